@@ -10,11 +10,14 @@
 //! DIR/coordinator   where a server that has joined was told that the coordinator is
 //! DIR/address       where the server listens, while it runs
 //! DIR/boot          the run of the machine in which a server of a cluster last had a lease
+//! DIR/serve.json    addresses that `serve` was last told to listen on ([`kept`])
 //! ```
 //!
 //! Invariants: one process at a time has the directory, by a lock on it. A directory without
 //! `pando.json` holds no files of users: a command that was interrupted leaves `formatting` behind,
 //! which names it ([`Making`]), and the same command begins anew.
+
+mod kept;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -36,6 +39,7 @@ use store::{
 };
 use wire::{Joined, Token};
 
+pub(crate) use self::kept::{Kept, KeptAddress};
 use crate::system::{self, SystemRandom, secret};
 
 /// Version of the layout above and of the records in `meta/`.

@@ -35,7 +35,7 @@ use tokio::{
 use crate::{
     accept::{Accepted, Acceptor, Slots},
     block_trial,
-    data::DataDir,
+    data::{DataDir, Kept},
     failure::usage,
     http::{self, Phase},
     near::Near,
@@ -64,8 +64,8 @@ pub(crate) struct Options {
     pub(crate) listen: Listen,
     /// Address of the status page; `None`: there is none.
     pub(crate) http: Option<Listen>,
-    /// Addresses that other machines reach are allowed.
-    pub(crate) insecure: bool,
+    /// Addresses that the data directory keeps for later starts.
+    pub(crate) kept: Kept,
     pub(crate) cores: NonZeroUsize,
     /// One core more runs on the thread that starts the server ([`Running::near`]).
     pub(crate) near: bool,
@@ -120,12 +120,18 @@ pub(crate) struct Listen {
     pub(crate) address: String,
     /// When the address is taken, a free port will do.
     pub(crate) or_free_port: bool,
+    /// The address may be one that other machines reach.
+    pub(crate) insecure: bool,
+    /// The address is that of the last start, as the data directory keeps it.
+    pub(crate) is_kept: bool,
 }
 
 /// A server that is serving. It must be stopped, not dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) http: Option<SocketAddr>,
+    /// Addresses that the directory keeps for later starts.
+    kept: Kept,
     server: Server,
     /// The index of the core for this thread.
     near: Option<usize>,
@@ -172,8 +178,8 @@ impl Drop for StatusPage {
 /// Opens the file system in `data` and serves it.
 pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running> {
     let connections = Slots::new(options.connections_max, system::raise_open_files());
-    let listener = bind(&options.listen, options.insecure)?;
-    let page = options.http.as_ref().map(|http| bind(http, options.insecure)).transpose()?;
+    let listener = bind(&options.listen)?;
+    let page = options.http.as_ref().map(bind).transpose()?;
     let address = listener.local_addr()?;
     let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
     let page = page.map(StatusPage::start).transpose()?;
@@ -189,7 +195,9 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let near = options.near.then_some(options.cores.get());
     let threads = Vec::new();
     let serving = Phase::Serving(server.clone());
-    let mut running = Running { address, http, server, near, blocks, data, stop, threads, page };
+    let kept = options.kept.clone();
+    let mut running =
+        Running { address, http, kept, server, near, blocks, data, stop, threads, page };
     let started = running.start_threads(options, (listener, connections), &stopped);
     if let Some(page) = &running.page {
         page.tell(serving);
@@ -267,7 +275,8 @@ impl Running {
     fn write_address(&self) -> anyhow::Result<()> {
         let page = self.http.map(|address| format!("http://{address}"));
         let addresses: Vec<_> = std::iter::once(self.address.to_string()).chain(page).collect();
-        self.data.write_address(&addresses)
+        self.data.write_address(&addresses)?;
+        self.kept.write(self.data.path())
     }
 
     fn start_threads(
@@ -358,7 +367,8 @@ fn cluster(
         (Some(0), Role::Coordinator { lease }) => (Vec::new(), *lease),
         (Some(0), Role::Alone | Role::Member { .. }) => {
             return Err(usage(format!(
-                "{dir} is that of a cluster's coordinator: serve it with `pando serve --coordinator`"
+                "{dir} is that of a cluster's coordinator, which does not join: serve it with \
+                 `pando serve --coordinator`"
             )));
         }
         (Some(server), Role::Coordinator { .. }) => {
@@ -369,7 +379,7 @@ fn cluster(
         (Some(_), Role::Member { coordinators }) => (coordinators.clone(), CLUSTER_LEASE),
         (Some(server), Role::Alone) => {
             return Err(usage(format!(
-                "{dir} is that of server {server} of a cluster: serve it with `pando serve --join`"
+                "{dir} is that of server {server} of a cluster: serve it with `pando serve`"
             )));
         }
     };
@@ -419,17 +429,23 @@ pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
 /// Whether a server could listen where it is to: an error that comes before anything else is done.
 pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
     let addresses = std::iter::once(&options.listen).chain(&options.http);
-    let bound: Vec<_> =
-        addresses.map(|listen| bind(listen, options.insecure)).collect::<anyhow::Result<_>>()?;
+    let bound: Vec<_> = addresses.map(bind).collect::<anyhow::Result<_>>()?;
     drop(bound);
     Ok(())
 }
 
-fn bind(listen: &Listen, insecure: bool) -> anyhow::Result<TcpListener> {
-    let context = || format!("cannot listen on {}", listen.address);
+fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
+    let kept = if listen.is_kept {
+        ", the address of the last start (--listen and --http name others)"
+    } else {
+        ""
+    };
+    let context = || format!("cannot listen on {}{kept}", listen.address);
     let addresses: Vec<SocketAddr> =
         listen.address.to_socket_addrs().with_context(context)?.collect();
-    if !insecure && let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback()) {
+    if !listen.insecure
+        && let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback())
+    {
         return Err(usage(format!(
             "{open} can be reached from other machines, and what is sent is not encrypted; \
              --insecure allows it"

@@ -10,6 +10,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -37,9 +38,10 @@ impl Serving {
     pub(crate) fn start(data: &Path, mut options: Options) -> anyhow::Result<Serving> {
         let running = server::start(DataDir::open(data)?, &options)?;
         // The next start must use the same addresses.
-        let fixed = |address| Listen { address, or_free_port: false };
-        options.listen = fixed(running.address.to_string());
-        options.http = running.http.map(|http| fixed(http.to_string()));
+        let fixed =
+            |listen: Listen, address: SocketAddr| Listen { address: address.to_string(), ..listen };
+        options.listen = fixed(options.listen, running.address);
+        options.http = options.http.zip(running.http).map(|(listen, http)| fixed(listen, http));
         Ok(Serving { data: data.to_owned(), options, running: Some(running) })
     }
 

@@ -14,7 +14,7 @@ use wire::{Join, Joined};
 
 use crate::{
     connect::{self, Servers},
-    data::{self, Joining},
+    data::{self, Joining, Kept, KeptAddress},
     failure::usage,
     notify, output,
     server::{self, Listen, Options, Role, Running},
@@ -31,9 +31,13 @@ const CORES_MAX: usize = 8;
 
 /// Serve the file system in a data directory until SIGINT or SIGTERM.
 ///
-/// When it serves, it prints its addresses, and writes them to DIR/address, a line each. A file
-/// system that was formatted for several servers is served by one process with --coordinator and
-/// the others with --join.
+/// Once the server listens, it prints its addresses, and writes them to DIR/address, a line each.
+/// A file system that was formatted for several servers is served by one process with
+/// --coordinator and the others with --join.
+///
+/// The directory keeps the role of the server, the address of the coordinator, and --listen, --http
+/// and --insecure as they were last given: `pando serve --data DIR` starts the server again. All
+/// other options must be given at each start.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data directory, made by `pando format`; of a server that joins: missing or empty.
@@ -48,31 +52,29 @@ pub(crate) struct Args {
 /// Role of a server among several.
 #[derive(Debug, clap::Args)]
 struct ClusterArgs {
-    /// Be the coordinator: the data directory is the one that `pando format --servers N` made.
+    /// Be the coordinator: the data directory is the one that `pando format --servers N` made. The
+    /// directory says the same, so the option may be left out.
     #[arg(long, conflicts_with_all = ["join", "token_file"])]
     coordinator: bool,
-    /// Be another server of the cluster that has its coordinator there; of several addresses, at
-    /// one of them. A data directory that has joined before need not be told: it also looks where
-    /// the coordinator was last.
+    /// Join the cluster whose coordinator is there; of several addresses, at one of them. A server
+    /// that has joined before keeps the address, and also looks where the coordinator was last.
     #[arg(long, value_name = "HOST:PORT", value_parser = connect::servers)]
     join: Option<Servers>,
-    /// The administrator's token, with which a server joins; it need not be given again.
+    /// The administrator's token. Needed for the first start with --join only.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// With --coordinator: how long a server of the cluster serves without a word from the
+    /// On the coordinator: servers of the cluster serve this long without a word from the
     /// coordinator. When a server is lost, renames of directories wait this long.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
     cluster_lease: Duration,
-    /// How long to go on when the coordinator is lost and the lease has ended, with what stands on
-    /// no cached path: what mounts have open, and what they do in directories that they know. 0:
-    /// not at all.
+    /// When the coordinator is lost and the lease has ended, serve this much longer what needs no
+    /// cached path: files that mounts have open, and directories that they know. 0: stop at once.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
     alone: Duration,
-    /// Add a round trip to the connections to other servers, as of a network between them: for
-    /// measurements.
+    /// Delay messages to other servers by this round trip, for measurements.
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
     rtt: Duration,
-    /// End when the process that started this one does.
+    /// End when the parent process ends.
     #[arg(long, hide = true)]
     with_parent: bool,
 }
@@ -80,17 +82,18 @@ struct ClusterArgs {
 /// How to serve, for `serve` and `up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen for clients; port 0 takes a free one [default: 127.0.0.1:7420].
+    /// Where to listen for clients; port 0 takes a free one [default: what DIR keeps of the last
+    /// start, or 127.0.0.1:7420].
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Where to show the status page, with /metrics and /healthz; port 0 takes a free one, `off`
-    /// shows none [default: 127.0.0.1:7421].
+    /// shows none [default: what DIR keeps of the last start, or 127.0.0.1:7421].
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
-    /// Answered operations are on stable storage after this long at most.
+    /// Make answered operations stable within this time.
     #[arg(long, default_value = "20ms", value_name = "TIME", value_parser = interval)]
     commit_interval: Duration,
-    /// When an operation is answered.
+    /// When to answer an operation.
     #[arg(long, value_enum, default_value_t = Durability::Relaxed)]
     durability: Durability,
     /// Threads that execute requests [default: half of the cores of this machine, at least 1, at
@@ -100,24 +103,23 @@ pub(crate) struct ServeArgs {
     /// End a session after this long without a word from its client.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = lease)]
     lease: Duration,
-    /// Keep this much of the disks free: below it writes are refused with ENOSPC, while reads and
-    /// removals work. 0 lets the disk fill to its last byte [default: 256MiB, or a twentieth of the
-    /// disk if that is less].
+    /// Keep this much of the disks free. Below that, writes fail with ENOSPC; reads and removals
+    /// work. 0 lets the disk fill to its last byte [default: 256MiB, or a twentieth of the disk if
+    /// that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     reserve: Option<u64>,
-    /// More connections than this are refused; their clients wait [default: 65536, or what the
-    /// limit of open files leaves].
+    /// Limit of connections; clients beyond it wait [default: 65536, or what the limit of open
+    /// files leaves].
     #[arg(long, value_name = "N")]
     connections_max: Option<usize>,
-    /// More sessions than this are not opened; their clients wait. Each mount and each running
-    /// command has one.
+    /// Limit of sessions; clients beyond it wait. Each mount and each running command has one
+    /// session.
     #[arg(long, value_name = "N", default_value_t = 65536)]
     sessions_max: usize,
-    /// More sessions than this are not opened with one token, unless it is an administrator's;
-    /// their clients wait.
+    /// Limit of sessions per token, except administrators' tokens; clients beyond it wait.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     sessions_per_token: usize,
-    /// Listen on addresses that other machines reach, although nothing is encrypted.
+    /// Allow addresses that other machines reach, although nothing is encrypted.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -139,10 +141,10 @@ struct Compared {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Durability {
-    /// When it is done; it survives a crash of the server, and a power cut after fsync or the
-    /// commit interval.
+    /// After execution: the operation survives a crash of the server, and a power cut after fsync
+    /// or the commit interval.
     Relaxed,
-    /// When it is on stable storage.
+    /// Once the operation is on stable storage.
     Strict,
 }
 
@@ -168,22 +170,22 @@ fn alone(text: &str) -> Result<Duration, String> {
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| "it must be a number of bytes, as in 256MiB")?;
+    let number: u64 = number.parse().map_err(|_| "must be a number of bytes, as in 256MiB")?;
     let power = match unit.strip_suffix("iB").unwrap_or(unit) {
         "" | "B" => 0,
         "K" => 1,
         "M" => 2,
         "G" => 3,
         "T" => 4,
-        _ => return Err(format!("{unit} is no unit: K, M, G and T are")),
+        _ => return Err(format!("{unit} is not a unit; use K, M, G or T")),
     };
-    number.checked_mul(1 << (10 * power)).ok_or_else(|| "it is too large".to_owned())
+    number.checked_mul(1 << (10 * power)).ok_or_else(|| "too large".to_owned())
 }
 
 fn memtable(text: &str) -> Result<usize, String> {
     let bytes = size(text)?;
     let fits = usize::try_from(bytes).ok().filter(|_| (1 << 18..=1 << 32).contains(&bytes));
-    fits.ok_or_else(|| "it must be between 256KiB and 4GiB".to_owned())
+    fits.ok_or_else(|| "must be between 256KiB and 4GiB".to_owned())
 }
 
 fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
@@ -192,7 +194,7 @@ fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String>
         return Ok(time);
     }
     let [min, max] = [min, max].map(humantime::format_duration);
-    Err(format!("it must be between {min} and {max}"))
+    Err(format!("must be between {min} and {max}"))
 }
 
 impl Args {
@@ -208,22 +210,40 @@ impl ServeArgs {
         &self.trace
     }
 
-    /// How to serve. Within `up`, where an address is not given and the default one is taken, a
-    /// free port will do, and the mount has a core beside it.
-    pub(crate) fn options(&self, up: bool) -> Options {
-        let listen = |given: Option<&str>, default: &str| Listen {
-            address: given.unwrap_or(default).to_owned(),
-            or_free_port: up && given.is_none(),
+    /// Returns the addresses that a later start of this directory listens on, unless it is told
+    /// others.
+    pub(crate) fn kept(&self, data: &Path) -> anyhow::Result<Kept> {
+        let kept = Kept::read(data)?;
+        let keep = |given: Option<&String>, kept: Option<KeptAddress>| match (given, kept) {
+            (Some(given), _) => {
+                Some(KeptAddress { address: given.clone(), insecure: self.insecure })
+            }
+            (None, kept) => {
+                kept.map(|kept| KeptAddress { insecure: kept.insecure || self.insecure, ..kept })
+            }
+        };
+        Ok(Kept {
+            listen: keep(self.listen.as_ref(), kept.listen),
+            http: keep(self.http.as_ref(), kept.http),
+        })
+    }
+
+    /// How to serve, at addresses that are given or `kept`. Within `up`, where an address is not
+    /// given and the other one is taken, a free port will do, and the mount has a core beside it.
+    pub(crate) fn options(&self, kept: &Kept, up: bool) -> Options {
+        let listen = |given: bool, kept: Option<&KeptAddress>, default: &str| Listen {
+            address: kept.map_or(default, |kept| &kept.address).to_owned(),
+            or_free_port: up && !given,
+            insecure: kept.map_or(self.insecure, |kept| kept.insecure),
+            is_kept: !given && kept.is_some(),
         };
         let available = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let cores = NonZeroUsize::new((available / 2).min(CORES_MAX)).unwrap_or(NonZeroUsize::MIN);
         Options {
-            listen: listen(self.listen.as_deref(), LISTEN),
-            http: match self.http.as_deref() {
-                Some(HTTP_OFF) => None,
-                given => Some(listen(given, HTTP)),
-            },
-            insecure: self.insecure,
+            listen: listen(self.listen.is_some(), kept.listen.as_ref(), LISTEN),
+            http: Some(listen(self.http.is_some(), kept.http.as_ref(), HTTP))
+                .filter(|http| http.address != HTTP_OFF),
+            kept: kept.clone(),
             cores: self.cores.unwrap_or(cores),
             near: up,
             durability: match self.durability {
@@ -251,13 +271,13 @@ impl ClusterArgs {
         if self.coordinator {
             return Role::Coordinator { lease: self.cluster_lease };
         }
-        // Without any option it is what its directory says, unless that is the coordinator's.
-        let member = self.join.is_some() || data::server_of(data).is_some_and(|server| server > 0);
-        let told = || match &self.join {
-            Some(Servers(told)) => told.clone(),
-            None => data::coordinators(data),
-        };
-        if member { Role::Member { coordinators: told() } } else { Role::Alone }
+        // Without any option the server is what its directory says.
+        match (&self.join, data::server_of(data)) {
+            (Some(Servers(told)), _) => Role::Member { coordinators: told.clone() },
+            (None, Some(0)) => Role::Coordinator { lease: self.cluster_lease },
+            (None, Some(_)) => Role::Member { coordinators: data::coordinators(data) },
+            (None, None) => Role::Alone,
+        }
     }
 
     /// Makes the data directory of a server that has not joined yet.
@@ -268,7 +288,7 @@ impl ClusterArgs {
         };
         let Some(token) = &self.token_file else {
             return Err(usage(
-                "a server that has not joined yet needs --token-file, with the administrator's token",
+                "the first --join needs --token-file with the administrator's token",
             ));
         };
         let token = data::read_token(token)?;
@@ -325,7 +345,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.cluster.with_parent {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
         }
-        let mut options = args.serve.options(false);
+        let kept = args.serve.kept(&args.data)?;
+        let mut options = args.serve.options(&kept, false);
         options.role = args.cluster.role(&args.data);
         options.alone = args.cluster.alone;
         options.peer_rtt = args.cluster.rtt;

@@ -27,16 +27,16 @@ use crate::{
 
 /// Serve the file system in a data directory and mount it, until SIGINT, SIGTERM or `pando umount`.
 ///
-/// A directory that is missing or empty is formatted first, with what `pando format` takes by
-/// default. The mount point is made if it is missing; what a crash left mounted there is unmounted.
-/// Where a default port is taken, a free one is used: the addresses are printed, and written to
-/// DIR/address, a line each.
+/// A missing or empty directory is formatted first, with the defaults of `pando format`. A missing
+/// mount point is created, and a mount that a crash left there is removed. If the port is taken and
+/// was not given, a free one is used: the addresses are printed, and written to DIR/address, a line
+/// each.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data directory.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where to mount it. When root does, all users are let in.
+    /// The mount point. A mount by root lets all users in.
     #[arg(long, value_name = "MOUNTPOINT")]
     mount: PathBuf,
     #[command(flatten)]
@@ -71,7 +71,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 data.path().display()
             )));
         }
-        let running = server::start(data, &args.serve.options(true))?;
+        let kept = args.serve.kept(&args.data)?;
+        let running = server::start(data, &args.serve.options(&kept, true))?;
         let served = serve_mount(args, &mountpoint, &running, &mut stop).await;
         let stopped = running.stop();
         served.and(stopped)

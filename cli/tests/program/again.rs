@@ -1,4 +1,5 @@
-//! Starting again after a command that was interrupted or refused.
+//! Starting again: what a data directory keeps of the last start, and what is left of a command
+//! that was interrupted or refused.
 
 use std::{
     fs,
@@ -8,11 +9,12 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    cluster::{Forming, join},
-    harness::{Data, fail, folder, pando, pause, run, stderr, succeed, text},
+    cluster::{FREE, Forming, formatted, join, until_sound},
+    harness::{Data, Running, fail, folder, pando, pause, run, stderr, succeed, text},
 };
 
 /// Starts `pando load`, and kills it when it has begun and read a part of the dump.
@@ -123,4 +125,78 @@ fn a_join_that_is_refused_leaves_nothing_behind() {
     );
     assert!(said.contains(&wanted), "{said}");
     assert_eq!(second.stop(), Some(0));
+}
+
+/// Starts a server with `--data` alone.
+fn serve_again(data: &Path) -> Running {
+    Running::start(pando(&["serve", "--data", text(data)]), "serving ")
+}
+
+#[test]
+fn the_addresses_of_the_last_start_are_kept() {
+    let data = Data::formatted();
+    let path = data.path();
+    let kept = || -> Value {
+        serde_json::from_slice(&fs::read(path.join("serve.json")).unwrap()).unwrap()
+    };
+    // Any address but that of the default.
+    let first = data.serve(&["--listen", "127.0.0.2:0", "--http", "127.0.0.2:0"]);
+    let (address, page) = (first.address().to_owned(), first.http().to_owned());
+    assert_eq!(first.stop(), Some(0));
+    let fixed = data.serve(&["--listen", &address, "--http", &page]);
+    assert_eq!(fixed.stop(), Some(0));
+    let again = serve_again(&path);
+    assert_eq!((again.address(), again.http()), (&address[..], &page[..]));
+    // The address is taken: the error says where it comes from.
+    let taken = Data::formatted();
+    fs::copy(path.join("serve.json"), taken.path().join("serve.json")).unwrap();
+    let said = fail(1, &["serve", "--data", text(&taken.path())]);
+    let wanted = format!(
+        "cannot listen on {address}, the address of the last start (--listen and --http name others)"
+    );
+    assert!(said.contains(&wanted), "{said}");
+    assert_eq!(again.stop(), Some(0));
+    // A start that fails changes nothing, and one that serves keeps what it is told.
+    let before = kept();
+    let said = fail(2, &["serve", "--data", text(&path), "--listen", "0.0.0.0:0"]);
+    assert!(said.contains("--insecure allows it"), "{said}");
+    assert_eq!(kept(), before);
+    let open = data.serve(&["--listen", "0.0.0.0:0", "--http", "off", "--insecure"]);
+    assert_eq!(open.stop(), Some(0));
+    assert_eq!(kept()["listen"], serde_json::json!({"address": "0.0.0.0:0", "insecure": true}));
+    let open = serve_again(&path);
+    assert!(open.address().starts_with("0.0.0.0:") && !open.said.contains("page"), "{}", open.said);
+    assert_eq!(open.stop(), Some(0));
+    // Consent is for the address that it was given with.
+    let said = fail(2, &["serve", "--data", text(&path), "--http", "0.0.0.0:0"]);
+    assert!(said.contains("--insecure allows it"), "{said}");
+    // A file that cannot be read is named, with the remedy.
+    fs::write(path.join("serve.json"), "{").unwrap();
+    let said = fail(1, &["serve", "--data", text(&path)]);
+    assert!(said.contains("serve.json; remove it, and give --listen and --http again"), "{said}");
+}
+
+#[test]
+fn the_coordinator_is_known_by_its_directory() {
+    let data = formatted("2");
+    let path = data.path();
+    let serve = ["serve", "--data", text(&path), "--cluster-lease", "500ms"];
+    let coordinator = Running::start(pando(&[&serve[..], &FREE].concat()), "serving ");
+    let token = data.admin_token();
+    let status = run(&["status", coordinator.address(), "--token", text(&token), "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["role"], "coordinator");
+    let second = data.folder.path().join("second");
+    let joined = pando(&join(&second, coordinator.address(), &token));
+    let joined = Running::start(joined, "serving ");
+    let address = coordinator.address().to_owned();
+    assert_eq!((joined.stop(), coordinator.stop()), (Some(0), Some(0)));
+    assert_eq!(data.serve(&["--listen", &address, "--http", "off"]).stop(), Some(0));
+    // Both come back with the directory alone.
+    let (coordinator, member) = (serve_again(&path), serve_again(&second));
+    until_sound(&address, &token);
+    assert_eq!((member.stop(), coordinator.stop()), (Some(0), Some(0)));
+    // An option that contradicts the directory is refused.
+    let said = fail(2, &["serve", "--data", text(&second), "--coordinator"]);
+    assert!(said.contains("that of server 1 of a cluster, and not of its coordinator"), "{said}");
 }

@@ -21,9 +21,9 @@ use crate::{
     serve::get,
 };
 
-const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--http", "off"];
+pub(crate) const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--http", "off"];
 
-fn formatted(servers: &str) -> Data {
+pub(crate) fn formatted(servers: &str) -> Data {
     let data = Data { folder: folder() };
     succeed(&["format", "--data", text(&data.path()), "--servers", servers]);
     data
@@ -92,7 +92,7 @@ fn status(server: &str, token: &Path) -> Value {
 }
 
 /// Waits until nothing is wrong.
-fn until_sound(server: &str, token: &Path) -> Value {
+pub(crate) fn until_sound(server: &str, token: &Path) -> Value {
     for _ in 0..300 {
         let cluster = status(server, token);
         if cluster["epoch"] != 0 && cluster["problems"].as_array().unwrap().is_empty() {
@@ -346,8 +346,11 @@ fn directories_of_a_cluster_are_not_served_as_something_else() {
         let path = data.path();
         fail(2, &[&["serve", "--data", text(&path)], &FREE[..], args].concat())
     };
-    assert!(serve(&data, &[]).contains("pando serve --coordinator"));
-    assert!(serve(&data, &["--join", "127.0.0.1:1"]).contains("pando serve --coordinator"));
+    let said = serve(&data, &["--join", "127.0.0.1:1"]);
+    assert!(
+        said.contains("which does not join: serve it with `pando serve --coordinator`"),
+        "{said}"
+    );
     assert!(serve(&alone, &["--coordinator"]).contains("one server"));
     assert!(serve(&alone, &["--join", "127.0.0.1:1"]).contains("of its own"));
     let mountpoint = data.folder.path().join("mnt");
