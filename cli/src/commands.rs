@@ -50,7 +50,7 @@ pub(crate) struct Cli {
     /// Level of the log on stderr: error, warn, info, debug or trace, or pairs such as meta=debug.
     #[arg(long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL", help_heading = GLOBAL)]
     pub(crate) log_level: String,
-    /// The form of the log: lines for people, or a JSON object in each line.
+    /// Format of the log on stderr.
     #[arg(long, global = true, env = "PANDO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = GLOBAL)]
     pub(crate) log_format: LogFormat,
     #[command(subcommand)]

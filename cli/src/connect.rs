@@ -27,7 +27,7 @@ const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(200);
 /// The option that names a token.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct TokenArgs {
-    /// The file that holds the token [default: ~/.config/pando/token].
+    /// File with the token [default: ~/.config/pando/token].
     #[arg(long, env = "PANDO_TOKEN_FILE", value_name = "FILE")]
     token: Option<PathBuf>,
 }
@@ -155,7 +155,7 @@ async fn why_not(server: &str) -> String {
                 ),
                 Ok(_) | Err(_) => format!(
                     "{server} accepts connections but does not serve: the cluster is incomplete, its coordinator is \
-                     down, or the server has all the sessions that it takes"
+                     down, or the server's sessions are at their limit"
                 ),
             }
         }
@@ -189,7 +189,7 @@ pub(crate) async fn close<T>(client: &Client, done: anyhow::Result<T>) -> anyhow
 pub(crate) fn for_administrators<T>(answer: client::Result<T>) -> anyhow::Result<T> {
     match answer {
         Err(error @ client::Error::Fs(base::FsError::NotPermitted)) => {
-            Err(anyhow::Error::new(error).context("only an administrator's token may ask this"))
+            Err(anyhow::Error::new(error).context("this command needs an administrator's token"))
         }
         answer => Ok(answer?),
     }

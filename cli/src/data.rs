@@ -261,10 +261,10 @@ struct Begun<'a> {
 impl Begun<'_> {
     fn new(path: &Path, making: Making) -> anyhow::Result<Begun<'_>> {
         let (directory, is_new) = prepare(path)?;
-        ensure!(!is_formatted(path), "there is a file system already in {}", path.display());
+        ensure!(!is_formatted(path), "{} holds a file system already", path.display());
         begin(path, making)?;
         fs::set_permissions(path, Permissions::from_mode(0o700))
-            .with_context(|| format!("cannot close {} to other users", path.display()))?;
+            .with_context(|| format!("cannot restrict {} to its owner", path.display()))?;
         Ok(Begun { path, directory, is_new })
     }
 
@@ -470,7 +470,7 @@ impl DataDir {
     pub(crate) fn compression(&self) -> anyhow::Result<Compression> {
         let Some(text) = &self.about.compression else { return Ok(Compression::None) };
         let known = text.parse().ok();
-        known.with_context(|| format!("{ABOUT} names a compression that this program does not know: {text}"))
+        known.with_context(|| format!("{ABOUT} names an unknown compression: {text}"))
     }
 
     /// The folder whose space is that of the file system; `None` when blocks are elsewhere and have

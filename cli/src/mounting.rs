@@ -83,8 +83,8 @@ impl Mounting {
 /// Sends what was written and ends the session.
 async fn close(client: &Client, stop: &mut Stop) -> anyhow::Result<()> {
     tokio::select! {
-        closed = client.close() => closed.context("something that was written could not be stored"),
-        () = stop.asked() => bail!("ended before everything that was written could be sent"),
+        closed = client.close() => closed.context("some writes could not be stored"),
+        () = stop.asked() => bail!("ended with writes that were not sent"),
     }
 }
 

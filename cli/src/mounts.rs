@@ -201,7 +201,7 @@ pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
         Ok(()) | Err(_) => {}
     }
     let found = fs::symlink_metadata(&folder).with_context(context)?;
-    ensure!(found.is_dir() && found.uid() == user, "{} is somebody else's", folder.display());
+    ensure!(found.is_dir() && found.uid() == user, "{} belongs to another user", folder.display());
     claim(&folder, &mount.device).with_context(context)
 }
 

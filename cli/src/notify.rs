@@ -23,7 +23,7 @@ pub(crate) fn ready() {
 fn tell(what: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&socket, what) {
-        tracing::warn!(%error, socket = %socket.display(), "systemd cannot be told");
+        tracing::warn!(%error, socket = %socket.display(), "cannot notify systemd");
     }
 }
 

@@ -385,7 +385,7 @@ fn cluster(
     };
     if address.ip().is_unspecified() {
         return Err(usage(format!(
-            "other servers cannot be told to come to {address}: --listen on one address"
+            "other servers cannot reach {address}: give --listen an address of one interface"
         )));
     }
     let dial = Arc::new(Delayed::new(Arc::new(client::Tcp), options.peer_rtt));
@@ -422,7 +422,7 @@ pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
     let (host, port) = parts.with_context(|| format!("{address} is not HOST:PORT"))?;
     let port: u16 = port.parse().with_context(|| format!("{address} is not HOST:PORT"))?;
     let port = if port == 0 { Some(0) } else { port.checked_add(more) };
-    let port = port.with_context(|| format!("there are not so many ports after {address}"))?;
+    let port = port.with_context(|| format!("too few ports follow {address}"))?;
     Ok(format!("{host}:{port}"))
 }
 
@@ -518,7 +518,7 @@ async fn note_boot(server: Server, data: PathBuf) {
         tokio::time::sleep(LOOK_PERIOD).await;
     }
     if let Err(error) = DataDir::note_boot(&data) {
-        tracing::warn!(%error, "clients will drop what they have cached when this server is restarted");
+        tracing::warn!(%error, "clients will drop their caches when this server is restarted");
     }
 }
 

@@ -39,10 +39,10 @@ const CLIENT: u64 = 2;
 /// Whether and where to write a trace.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TraceArgs {
-    /// Write what this process does to this file, span by span, for Perfetto or chrome://tracing.
+    /// Write a trace of this process to this file, for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write no more than so much of the trace.
+    /// Stop the trace at this size.
     #[arg(long, default_value = "256MiB", value_name = "SIZE", requires = "trace", value_parser = crate::commands::size)]
     trace_max: u64,
 }
@@ -235,7 +235,7 @@ impl Out {
                 self.left = left;
                 self.file.write_all(text.as_bytes())
             }
-            None => Err(io::Error::other("it has as many bytes as --trace-max allows")),
+            None => Err(io::Error::other("the trace has reached --trace-max")),
         };
         if let Err(error) = written {
             // A trace that cannot be written is no reason to stop serving.

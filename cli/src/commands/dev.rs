@@ -22,45 +22,45 @@ const TOKEN: &str = "admin.token";
 const LISTEN: &str = "127.0.0.1:7420";
 /// How often it is seen whether a process has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// A process that could not be started again is tried again after so long.
+/// Pause before a process that could not be started is tried again.
 const AGAIN_PAUSE: Duration = Duration::from_secs(1);
-/// A process that was asked to end has so long.
+/// Time for a process to end after it was asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// All servers have joined and have leases after so long, or something is wrong.
+/// Time within which all servers have joined and have leases, or something is wrong.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run a cluster on this machine, for development and tests, until SIGINT or SIGTERM.
 ///
-/// Each server is a process (with --servers 1 there is one, and no coordinator), and its data is in
-/// DIR/server-I, its log in DIR/server-I.log. DIR/admin.token is the administrator's token. A
-/// directory that is missing or empty is formatted; one that has a cluster is served again, by as
-/// many servers; any other is refused. What is printed are the addresses, status pages and process
-/// ids: a server that is killed shows what a cluster does then.
+/// Each server is a process with its data in DIR/server-I and its log in DIR/server-I.log; with
+/// --servers 1 there is no coordinator. DIR/admin.token is the administrator's token. A missing or
+/// empty DIR is formatted. A DIR with a cluster is served again, by the same number of servers. Any
+/// other DIR is refused. The command prints addresses, status pages and process ids: kill a server
+/// to see how the cluster copes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of servers.
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     servers: u16,
-    /// Where everything is.
+    /// Directory for data, logs and the token.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Where server 0 listens; the others take the ports after it, and the status pages of all the
-    /// ports after these. Port 0: each takes a free one.
+    /// Address of server 0. The other servers take the ports after it, and the status pages the
+    /// ports after these. With port 0, each takes a free port.
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
-    /// Mount the file system there, too.
+    /// Mount the file system there as well.
     #[arg(long, value_name = "MOUNTPOINT")]
     mount: Option<PathBuf>,
-    /// Start a process again that has ended, whatever ended it.
+    /// Restart a process that has ended, whatever the reason.
     #[arg(long)]
     restart: bool,
     /// Threads of each server that execute requests.
     #[arg(long, value_name = "N", default_value = "1")]
     cores: NonZeroUsize,
-    /// How long a server serves without a word from the coordinator.
+    /// Servers serve this long without a word from the coordinator.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = serve::cluster_lease)]
     lease: Duration,
-    /// More options for every `pando serve`, separated by spaces.
+    /// More options for each `pando serve`, separated by spaces.
     #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
     serve_options: String,
 }
@@ -130,12 +130,12 @@ impl Cluster<'_> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         ensure!(
             !data::is_formatted(dir),
-            "{} is the data directory of a server; `pando dev` takes one of its own",
+            "{} is the data directory of a server; give `pando dev` another --dir",
             dir.display()
         );
         ensure!(
             !data::is_formatted(&self.data(servers)),
-            "{} holds a cluster of more than {servers} servers: --servers",
+            "{} holds a cluster of more than {servers} servers: give their number with --servers",
             dir.display()
         );
         let first = self.data(0);
@@ -198,7 +198,9 @@ impl Cluster<'_> {
                 tokio::time::sleep(LOOK_PERIOD).await;
             }
         };
-        tokio::time::timeout(READY_TIMEOUT, all).await.context("not all servers are there")?
+        tokio::time::timeout(READY_TIMEOUT, all)
+            .await
+            .context("not all servers got leases in time")?
     }
 
     fn announce(&self) -> anyhow::Result<()> {
@@ -287,7 +289,7 @@ fn copy_token(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         ensure!(
             data::read_token(from)? == data::read_token(to)?,
-            "{} is another token than that of the cluster, {}: move it away",
+            "{} is not the token of the cluster, {}: move it away",
             to.display(),
             from.display()
         );

@@ -30,17 +30,17 @@ const THREADS: NonZeroUsize = NonZeroUsize::new(8).expect("8 is not 0");
 /// A file with several names in the tree is counted once. Other file systems mounted below are left
 /// out.
 ///
-/// A directory with a quota is counted by the server all the time: its count is printed at once,
-/// without a walk (bytes that take room, and inodes of all kinds). A file counts there if it was
-/// made there.
+/// For a directory with a quota, the server's own count is printed at once, without a walk:
+/// allocated bytes, and inodes of all kinds. That count has a file in the directory where the file
+/// was created.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A file or directory, on a mount.
     path: PathBuf,
-    /// Directories that are listed at the same time.
+    /// Number of directories to list at the same time.
     #[arg(long, default_value_t = THREADS, value_name = "N")]
     threads: NonZeroUsize,
-    /// Walk, whatever the server has counted.
+    /// Walk the tree even if the server has a count.
     #[arg(long)]
     walk: bool,
     /// Print JSON.

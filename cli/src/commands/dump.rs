@@ -33,14 +33,15 @@ const END_TIMEOUT: Duration = Duration::from_secs(4);
 /// Write a copy of a file system, as of one moment, while it is served. Needs the administrator's
 /// token.
 ///
-/// It has every name, attribute, link, extended attribute and setting, and the contents of files;
-/// with --metadata-only contents in blocks are only named. Files that are deleted but still open
-/// are left out. `pando load` makes a file system of it. FILE appears when it is whole, and a line
-/// says what is in it; `-` is stdout. A dump that is interrupted leaves nothing.
+/// A dump has every name, attribute, link, extended attribute and setting, and the contents of
+/// files. With --metadata-only, contents in blocks are named and not copied. Files that are deleted
+/// but still open are left out. `pando load` makes a file system from a dump. FILE appears once it
+/// is complete, and a line reports what it holds; `-` is stdout. An interrupted dump leaves
+/// nothing.
 ///
-/// On several servers all of them are dumped together: changes wait for the moment that is taken,
-/// some milliseconds as a rule and three seconds at most, and how long it was is told. If a server
-/// does not answer then there is no dump, and everybody goes on.
+/// All servers of a cluster are dumped together. Changes wait for the common moment, usually some
+/// milliseconds and three seconds at most; the command reports how long. If a server does not
+/// answer meanwhile, the dump fails, and the file system goes on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.
@@ -50,13 +51,13 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     token: TokenArgs,
-    /// Leave out contents of files in blocks. Who loads it needs the blocks from elsewhere.
+    /// Leave out contents in blocks. A load of this dump needs the blocks from elsewhere.
     #[arg(long)]
     metadata_only: bool,
     /// Copy the contents of files, which is what is done without --metadata-only.
     #[arg(long, hide = true, conflicts_with = "metadata_only")]
     contents: bool,
-    /// Replace FILE if it is there.
+    /// Replace an existing FILE.
     #[arg(long)]
     force: bool,
 }
@@ -64,7 +65,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let stdout = args.file.as_os_str() == "-";
     if !stdout && !args.force && args.file.symlink_metadata().is_ok() {
-        bail!("{} is there already; --force replaces it", args.file.display());
+        bail!("{} exists; --force replaces it", args.file.display());
     }
     let config = connect::config(args.server.0.clone(), args.token.read()?, "pando dump");
     connect::runtime()?.block_on(async {
@@ -159,7 +160,7 @@ async fn copy(
     };
     let mut dump = match started {
         Err(DumpError::Failed(client::Error::Fs(FsError::Busy))) => {
-            bail!("a dump is being made already")
+            bail!("another dump is running")
         }
         Err(DumpError::Failed(error)) => {
             connect::for_administrators(Err(error)).context("cannot start the dump")?
@@ -199,7 +200,7 @@ async fn pages(
     contents: bool,
 ) -> anyhow::Result<(Trailer, u64)> {
     let mut left_out = 0;
-    let header = Header::from_bytes(&dump.header).context("the server's answer cannot be read")?;
+    let header = Header::from_bytes(&dump.header).context("cannot decode the server's answer")?;
     let mut file = Dump {
         out: BufWriter::with_capacity(BUFFER_BYTES, out),
         frames: Frames::default(),

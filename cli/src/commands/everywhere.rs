@@ -87,7 +87,7 @@ where
 {
     let servers = client.servers();
     if let Some(only) = only.filter(|only| *only >= servers) {
-        let text = format!("there is no server {only}: they are 0 to {}", servers - 1);
+        let text = format!("there is no server {only}: servers are 0 to {}", servers - 1);
         return Err(usage(text));
     }
     let asked = (0..servers).filter(|number| only.is_none_or(|only| only == *number));
@@ -167,6 +167,6 @@ impl<T: Serialize> Found<T> {
             };
             output::print(&output::table(&heads, &self.rows.iter().map(line).collect::<Vec<_>>()))?;
         }
-        self.complete("what it has is not listed")
+        self.complete("its rows are missing")
     }
 }

@@ -20,12 +20,12 @@ const SHARDS: u16 = 64;
 
 /// Make a file system.
 ///
-/// It leaves the administrator's token in DIR/admin.token, readable by its owner only. A directory
-/// that holds a file system already, or anything else, is refused and left as it is.
+/// The administrator's token is written to DIR/admin.token, readable by its owner only. A directory
+/// that is not empty is refused and left as it is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it
-    /// must be empty.
+    /// Directory for metadata, keys and (by default) contents. A missing one is created; an
+    /// existing one must be empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     #[command(flatten)]
@@ -39,27 +39,27 @@ struct Choices {
     #[arg(long, default_value_t = SHARDS, value_name = "N",
           value_parser = value_parser!(u16).range(1..=i64::from(SHARDS_MAX)))]
     shards: u16,
-    /// Number of servers, at most one for each shard. With more than one, this directory is that of
-    /// the coordinator (`pando serve --coordinator`), the others join it (`pando serve --join`),
-    /// and nothing is served until all have.
+    /// Number of servers, at most one per shard. With several, this directory is that of the
+    /// coordinator (`pando serve --coordinator`), and the others join it (`pando serve --join`).
+    /// The cluster serves once all have joined.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     servers: u16,
     /// A name for people [default: that of the data directory].
     #[arg(long)]
     name: Option<String>,
-    /// Where contents of files go: a directory, file:///DIRECTORY or
-    /// s3://BUCKET/PREFIX?region=R&endpoint=URL (keys come from AWS_* variables of the server, and
-    /// clients never get them) [default: DIR/blocks].
+    /// Block store for contents of files: a directory, file:///DIRECTORY or
+    /// s3://BUCKET/PREFIX?region=R&endpoint=URL. Keys of S3 come from AWS_* variables of the
+    /// server, and clients never get them [default: DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
-    /// Files up to this many bytes are kept with their metadata; 0: none.
+    /// Keep files of up to this many bytes with their metadata; 0: none.
     #[arg(long, default_value_t = INLINE_BYTES_MAX, value_name = "BYTES", value_parser = inline_max)]
     inline_max: u32,
-    /// How contents are compressed that are not kept with their metadata. What would not become
-    /// smaller is stored as it is.
+    /// Compression of contents that are not kept with their metadata. Blocks that would not become
+    /// smaller are stored as they are.
     #[arg(long, default_value_t, value_name = "none|lz4|zstd", value_parser = compression)]
     compression: Compression,
-    /// Where a new directory goes.
+    /// Shard of a new directory.
     #[arg(long, value_enum, default_value_t = Locality::Directory)]
     locality: Locality,
 }
@@ -68,14 +68,14 @@ struct Choices {
 fn inline_max(text: &str) -> Result<u32, String> {
     let bytes = super::size(text)?;
     let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= INLINE_BYTES_MAX);
-    fits.ok_or_else(|| format!("it must be 0 to {INLINE_BYTES_MAX} bytes"))
+    fits.ok_or_else(|| format!("must be 0 to {INLINE_BYTES_MAX} bytes"))
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Locality {
-    /// To a shard of its own choice, by hash.
+    /// A shard chosen by hash.
     Directory,
-    /// To the shard of its parent.
+    /// The shard of its parent.
     Subtree,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
     of_servers(data, None, 1)
 }
 
-/// Formats as [`by_default`] does, for so many servers.
+/// Formats as [`by_default`] does, for this number of servers.
 pub(crate) fn of_servers(
     data: &path::Path,
     name: Option<String>,
@@ -118,7 +118,7 @@ impl Choices {
     fn to_new(&self, data: &path::Path) -> anyhow::Result<New> {
         if self.servers > self.shards {
             return Err(usage(format!(
-                "--servers {}: {} shards are not enough for so many",
+                "--servers {}: there are only {} shards; --shards makes more",
                 self.servers, self.shards
             )));
         }
@@ -144,7 +144,7 @@ impl Choices {
 
 /// Parses a compression, as it is written.
 pub(super) fn compression(text: &str) -> Result<Compression, String> {
-    text.parse().map_err(|()| "it is none of none, lz4 and zstd".to_owned())
+    text.parse().map_err(|()| "must be none, lz4 or zstd".to_owned())
 }
 
 /// Whether the options of an S3 address have what only servers may know.
@@ -161,7 +161,7 @@ fn has_keys(place: &str) -> bool {
 pub(super) fn blocks_url(text: &str) -> anyhow::Result<String> {
     match text.split_once("://") {
         Some(("s3", place)) if has_keys(place) => Err(usage(
-            "--blocks: the address is shown to people, so it may have no keys; set AWS_* of the server"
+            "--blocks: the address is shown to users and must not hold keys; set AWS_* in the server's environment"
                 .to_owned(),
         )),
         Some(("s3", _)) => Ok(text.to_owned()),

@@ -22,22 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Check a whole file system while it is served, and repair it. Needs the administrator's token.
 ///
-/// It looks at a snapshot: records that contradict each other, entries nobody can reach, blocks
-/// that are missing or that nothing refers to. With --repair it puts right what it finds, in small
-/// changes beside everything else that goes on, and checks again until nothing is left that it can
-/// repair. What has lost its place goes to /lost+found, under its inode number. Ctrl-C ends the
-/// check; what was repaired stays so.
+/// The check reads a snapshot, and finds records that contradict each other, entries that cannot be
+/// reached, and blocks that are missing or that nothing refers to. With --repair it repairs
+/// findings in small changes while the file system is served, and checks again until nothing is
+/// left that it can repair. An inode that has lost its place goes to /lost+found, under its number.
+/// Ctrl-C ends the check; repairs stay.
 ///
-/// On several servers all of them are checked together, and what leads from one to another. They
-/// are not looked at in one moment, so what does not fit is looked at again, and is wrong only if
-/// it still is. There --repair says why it has not repaired what it has not, and --gc is refused
-/// where contents were not left in the servers' own data directories (`pando format --blocks`).
+/// All servers of a cluster are checked together, with the references between them. There is no
+/// common snapshot, so a mismatch is looked at again, and counts only if it remains. There --repair
+/// says why a finding is not repaired, and --gc is refused unless contents are in the servers' own
+/// data directories (see `pando format --blocks`).
 ///
-/// A finding names the path where there is one. `pando info HOST:PORT --inode N` looks for the path
-/// of an inode number.
+/// A finding names the path, if it has one. `pando info HOST:PORT --inode N` finds the path of an
+/// inode number.
 ///
-/// Exit codes: 0 nothing is wrong; 1 what was wrong is repaired; 2 something is wrong; 8 the check
-/// could not be done, as when a server does not answer for 15 seconds, or was cancelled.
+/// Exit codes: 0 nothing is wrong; 1 everything that was wrong is repaired; 2 something is wrong; 8
+/// the check failed, as when a server does not answer for 15 seconds, or was cancelled.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.
@@ -45,18 +45,18 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
-    /// Repair what is found.
+    /// Repair findings.
     #[arg(long)]
     repair: bool,
-    /// With --repair: give up contents that cannot be read any more. Zeros are read in place of
-    /// what gave EIO.
+    /// With --repair: give up contents that cannot be read any more. Reads then return zeros in
+    /// place of EIO.
     #[arg(long, requires = "repair")]
     discard_lost: bool,
     /// Remove blocks that nothing refers to, as a crash leaves them.
     #[arg(long)]
     gc: bool,
-    /// Print all findings that can be repaired, up to 100,000 of each server; else each server's
-    /// first 1,000 are printed.
+    /// Print all findings that can be repaired, up to 100,000 of each server, instead of its first
+    /// 1,000.
     #[arg(long, conflicts_with_all = ["repair", "gc"])]
     all: bool,
     /// Print JSON.
@@ -139,10 +139,10 @@ impl Job {
 fn unanswered(client: &Client) -> anyhow::Error {
     let away: Vec<_> = client.servers_away().iter().map(ToString::to_string).collect();
     match &away[..] {
-        [] => anyhow!("cancelled. A server does not answer; it ends its part by itself later"),
+        [] => anyhow!("cancelled. A server does not answer; it stops checking by itself later"),
         away => {
             let away = away.join(" and ");
-            anyhow!("cancelled. Server {away} does not answer; it ends its part by itself later")
+            anyhow!("cancelled. Server {away} does not answer; it stops checking by itself later")
         }
     }
 }
@@ -188,7 +188,7 @@ async fn check(
         };
         let mut progress = match progress {
             Err(error @ client::Error::Silent(..)) => return Err(error.into()),
-            progress => progress.context("the check was lost: a server was started anew")?,
+            progress => progress.context("the check was lost: a server restarted")?,
         };
         // The number of records is an estimate, and may be passed.
         bar.set_length(progress.records_estimated.max(progress.records));

@@ -25,18 +25,17 @@ use crate::{
 const ATTRIBUTE: &str = "pando.info";
 const BYTES_MAX: usize = 64 << 10;
 
-/// Print what the server knows of a file or directory: its ids, shard, layout and blocks.
+/// Print what the server knows of a file or directory: ids, shard, layout and blocks.
 ///
-/// With --inode it is looked for at a server: all directories that the token lets one see are
-/// listed until all names of the inode are found, which takes as long as a `find` of everything.
+/// With --inode, print the paths of an inode. The command lists all directories that the token
+/// allows until it has found every name, which takes as long as a `find` of everything.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file or directory on a mount, or HOST:PORT/PATH; a symbolic link is not followed. With
+    /// A file or directory on a mount, or HOST:PORT/PATH; symbolic links are not followed. With
     /// --inode: HOST:PORT.
     #[arg(value_name = "PATH")]
     place: OsString,
-    /// The number of an inode whose paths are looked for, as `pando fsck`, `pando opens` and `ls
-    /// -i` show it.
+    /// Number of the inode, as `pando fsck`, `pando opens` and `ls -i` print it.
     #[arg(long, value_name = "N")]
     inode: Option<u64>,
     #[command(flatten)]
@@ -98,7 +97,7 @@ fn of_inode(place: &Place, ino: Ino) -> anyhow::Result<serde_json::Map<String, s
                 0 => String::new(),
                 unread => format!(" ({unread} directories cannot be read with this token)"),
             };
-            bail!("inode {ino} has no name: there is none, or it was removed{unread}");
+            bail!("inode {ino} has no name: no such inode exists, or its last name was removed{unread}");
         };
         let lines = client.info(first).await.context("cannot ask about it")?;
         let mut facts: serde_json::Map<_, _> =
@@ -121,5 +120,5 @@ pub(crate) fn facts(path: &Path) -> anyhow::Result<serde_json::Map<String, serde
             return Err(errno).with_context(|| format!("cannot ask about {}", path.display()));
         }
     };
-    serde_json::from_slice(&bytes[..len]).context("the mount's answer cannot be read")
+    serde_json::from_slice(&bytes[..len]).context("cannot decode the mount's answer")
 }

@@ -26,29 +26,31 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// Make a file system from what `pando dump` wrote, in new data directories.
 ///
-/// It is the file system that was dumped, with its name and id, and with a new administrator's
-/// token in DIR/admin.token: tokens of the old one are not valid. A dump that was made with
-/// --metadata-only only names the blocks of files: give --blocks, or copy them to DIR/blocks before
-/// it is served. A dump that was cut off or changed is refused.
+/// The new file system has the name and the id of the dumped one, and a new administrator's token
+/// in DIR/admin.token; tokens of the old one are not valid. A dump made with --metadata-only names
+/// blocks and does not hold them: give --blocks, or copy the blocks to DIR/blocks before serving. A
+/// dump that was cut off or changed is refused. After an interrupted load, run the same command
+/// again.
 ///
-/// With --servers each server's directory is DIR/server-I, with an admin.token in it: `pando dev
-/// --servers N --dir DIR` serves them here, `pando serve --coordinator` the first and `pando serve
-/// --join` each other one elsewhere. How many servers the file system had that was dumped does not
-/// matter. Quotas keep their limits.
+/// With --servers, the directory of server I is DIR/server-I, with an admin.token in it. `pando dev
+/// --servers N --dir DIR` serves all of them on this machine; elsewhere `pando serve --coordinator`
+/// serves the first, and `pando serve --join` each other one. The number of servers of the dumped
+/// file system does not matter. Quotas keep their limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory for metadata, keys and (by default) contents. It is made when missing, else it
-    /// must be empty.
+    /// Directory for metadata, keys and (by default) contents. A missing one is created; an
+    /// existing one must be empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Number of servers, at most one for each shard that the file system has.
+    /// Number of servers, at most one per shard of the file system.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = value_parser!(u16).range(1..))]
     servers: u16,
-    /// Where contents of files are, or go: as for `pando format` [default: DIR/blocks].
+    /// Block store that has the contents, or receives them: as for `pando format` [default:
+    /// DIR/blocks].
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
-    /// How contents are compressed from now on: as for `pando format`. Blocks that are there stay
-    /// as they are.
+    /// Compression of contents from now on: as for `pando format`. Existing blocks stay as they
+    /// are.
     #[arg(long, default_value_t, value_name = "none|lz4|zstd", value_parser = compression)]
     compression: Compression,
     /// The dump; `-` is stdin.
@@ -65,10 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut dump = Dump::open(BufReader::with_capacity(BUFFER_BYTES, input))?;
     let blocks = args.blocks.as_deref().map(blocks_url).transpose()?;
     let (name, shards, servers) = (dump.header.name.clone(), dump.header.shards, args.servers);
-    ensure!(
-        servers <= shards,
-        "the file system has {shards} shards, which are not enough for {servers} servers"
-    );
+    ensure!(servers <= shards, "--servers {servers}: the file system has only {shards} shards");
     let data = if servers == 1 {
         vec![args.data.clone()]
     } else {
@@ -135,10 +134,10 @@ struct Dump<R> {
 impl<R: Read> Dump<R> {
     fn open(mut input: R) -> anyhow::Result<Dump<R>> {
         let mut opening = [0; DUMP_OPENING.len()];
-        input.read_exact(&mut opening).context("this is no dump of pando")?;
+        input.read_exact(&mut opening).context("the file is not a dump of pando")?;
         let (name, version) = opening.split_at(DUMP_OPENING.len() - 2);
         let (known, known_version) = DUMP_OPENING.split_at(DUMP_OPENING.len() - 2);
-        ensure!(name == known, "this is no dump of pando");
+        ensure!(name == known, "the file is not a dump of pando");
         ensure!(
             version == known_version,
             "the dump has version {}, this program knows {}",
@@ -161,7 +160,7 @@ impl<R: Read> Dump<R> {
         match self.input.read_exact(&mut [0]) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
             Err(error) => Err(error).context("cannot read the dump"),
-            Ok(()) => bail!("the dump is damaged: something comes after its end"),
+            Ok(()) => bail!("the dump is damaged: bytes follow its end"),
         }
     }
 }

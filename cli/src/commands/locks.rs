@@ -14,10 +14,9 @@ use crate::connect::{self, Servers, TokenArgs};
 /// Number of locks that are asked for at a time.
 const PAGE: u32 = 4096;
 
-/// List the locks of files (flock, fcntl) that are held or waited for. Needs the administrator's
-/// token.
+/// List file locks (flock, fcntl) that are held or waited for. Needs the administrator's token.
 ///
-/// To end what holds a lock, end its process on its machine, or its whole session: `pando sessions
+/// To release a lock, end its process on its machine, or evict its session with `pando sessions
 /// --evict`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,13 +25,13 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
-    /// Only those of this file of the file system.
+    /// List only locks of this file, by its path from the root of the file system.
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
-    /// Only those of this session; `pando sessions` shows its id.
+    /// List only locks of this session, by its id in `pando sessions`.
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
-    /// Only those that are waited for.
+    /// List only locks that are waited for.
     #[arg(long)]
     waiting: bool,
     /// Print JSON.

@@ -25,14 +25,14 @@ const READY: &str = "mounted at ";
 
 /// Mount a file system.
 ///
-/// Returns when the mount works, and leaves a process behind that serves it until `pando umount`,
-/// SIGINT or SIGTERM. While the servers are away, whoever uses the mount waits for them.
+/// Returns once the mount works, and leaves a process behind that serves it until `pando umount`,
+/// SIGINT or SIGTERM. Programs on the mount wait while no server answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Servers of the file system.
     #[arg(value_name = "HOST:PORT[,HOST:PORT...]", value_parser = connect::servers)]
     servers: Servers,
-    /// A directory; what is in it is hidden while the file system is mounted there.
+    /// A directory, whose own files are hidden by the mount.
     mountpoint: PathBuf,
     #[command(flatten)]
     token: TokenArgs,
@@ -44,8 +44,8 @@ pub(crate) struct Args {
     /// Print nothing when the mount works.
     #[arg(short, long)]
     quiet: bool,
-    /// Append the log to this file once the mount works, `none`: to none [default: stderr with
-    /// --foreground, else /var/log/pando/MOUNTPOINT.log with - for /; of a user
+    /// Once the mount works, append the log to this file, or to none with `none` [default: stderr
+    /// with --foreground, else /var/log/pando/MOUNTPOINT.log with - for /, or for users
     /// ~/.local/state/pando/MOUNTPOINT.log].
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -56,19 +56,29 @@ pub(crate) struct Args {
     daemon: bool,
 }
 
+/// Help of `-o`: a list, which the doc comment of an option cannot have.
+const OPTIONS_HELP: &str = "\
+Mount options, separated by commas:
+  ro                    refuse changes
+  allow_other           let other users in
+  dev, suid             let devices be opened; let set-id bits have effect
+  noexec                let no program be executed
+  subdir=/PATH          mount only this directory
+  attr_timeout=S        attributes may be out of date by this many seconds [default: 1]
+  entry_timeout=S       names may be out of date by this many seconds [default: 1]
+  relatime              reads set access times now and then (the default)
+  noatime, strictatime  reads set access times never, or always
+  sync                  answer a request once it is on stable storage
+  dirsync               the same for changes of names
+  context=LABEL, ...    labels for SELinux
+rw, nodev, nosuid, exec and async undo options before them. Options for mount(8) and systemd
+(_netdev, nofail, noauto, user, x-...) have no effect here.";
+
 /// Options of a mount, for `mount` and `up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MountArgs {
-    /// Mount options, separated by commas:
-    ///   ro change nothing allow_other let other users in dev, suid devices can be opened, set-id
-    ///   bits have effect noexec programs cannot be executed subdir=/PATH mount only this directory
-    ///   attr_timeout=S for how many seconds attributes may be out of date: 1 unless given, 0 asks
-    ///   each time entry_timeout=S the same for names relatime reads set access times now and then
-    ///   (the default) noatime, strictatime never, or always sync what is answered is on stable
-    ///   storage dirsync so is what was done to names context=LABEL ... labels, for SELinux
-    /// rw, nodev, nosuid, exec and async undo. Those that mount(8) and systemd act on (_netdev,
-    /// nofail, noauto, user, x-...) change nothing.
-    #[arg(short = 'o', value_name = "OPTIONS", value_parser = options, verbatim_doc_comment)]
+    /// Mount options, separated by commas.
+    #[arg(short = 'o', value_name = "OPTIONS", value_parser = options, long_help = OPTIONS_HELP)]
     options: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
-    /// Only what this session has open; `pando sessions` shows its id.
+    /// List only files of this session, by its id in `pando sessions`.
     #[arg(long, value_name = "ID", value_parser = session_id)]
     session: Option<SessionId>,
     /// Print JSON.

@@ -45,7 +45,7 @@ impl Place {
             None => (&*text, "/".to_owned()),
         };
         let Ok(Servers(servers)) = connect::servers(servers) else {
-            return Err(usage(format!("{text} is neither there nor HOST:PORT")));
+            return Err(usage(format!("{text} is neither an existing path nor HOST:PORT")));
         };
         let config = connect::config(servers, token.read()?, purpose);
         let runtime = connect::runtime()?;

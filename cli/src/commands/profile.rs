@@ -32,12 +32,12 @@ const SLOW_HEADS: [&str; 12] = [
     "CLIENT",
 ];
 
-/// Show where the time of operations goes, and the latest slow ones. Needs the administrator's
+/// Show where operations spend their time, and the latest slow ones. Needs the administrator's
 /// token.
 ///
-/// The stages: `queue` waits for other requests, `execute` is the operation, `write` is the write
-/// of its group to the store, `sync` waits for stable storage, `wait` for blocks or locks. The slow
-/// ones are the latest 512 of each server.
+/// Stages: `queue` waits for other requests, `execute` runs the operation, `write` writes its group
+/// to the store, `sync` waits for stable storage, `wait` waits for blocks or locks. Each server
+/// keeps its latest 512 slow operations.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several: all are asked.
@@ -45,11 +45,11 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
-    /// Ask only this one of several servers, by its number in `pando status`.
+    /// Ask only this server, by its number in `pando status`.
     #[arg(long = "server", value_name = "N")]
     only: Option<u16>,
-    /// From now on, until a server is restarted, operations that take this long are slow [at first:
-    /// 100ms].
+    /// From now on, until a server is restarted, operations that take this long count as slow [at
+    /// first: 100ms].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     threshold: Option<Duration>,
     /// Print JSON.
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         output::print(&profile.to_text())?;
     }
-    found.complete("what it has is not counted")?;
+    found.complete("its operations are not counted")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,30 +14,29 @@ use crate::{
     failure, output,
 };
 
-/// Put back what was removed, with all that was below it, where it was. Needs the administrator's
-/// token.
+/// Restore removed files and directories from the trash. Needs the administrator's token.
 ///
-/// It works while `pando set PLACE trash_days=N` keeps what is removed. Directories that are gone
-/// are made anew. If a path was removed several times, the latest version comes back, or the latest
-/// of those that --at names. Older ones, and anything whose place is taken, stay in the trash and
-/// are listed. The exit code is 1 when something of what was asked for stays there.
+/// The trash keeps what is removed while `pando set PLACE trash_days=N` holds. A directory comes
+/// back with everything below it, and missing directories above are created. If a path was removed
+/// several times, the latest version comes back, or the latest that --at selects. Older versions,
+/// and files whose place is taken, stay in the trash and are listed. The exit code is 1 if anything
+/// that was asked for stays there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
     #[arg(value_name = "HOST:PORT", value_parser = connect::servers)]
     server: Servers,
-    /// Files or directories to put back, as they were called: from the root of the file system.
+    /// Files or directories to restore, by their paths from the root of the file system.
     #[arg(value_name = "PATH", required_unless_present = "list")]
     paths: Vec<String>,
-    /// Only what was removed then: a time in UTC as --list prints it, or the beginning of one, as
-    /// 2026-11-21 or "2026-11-21 17:30".
+    /// Restore only what was removed at this time: a time in UTC as --list prints it, or the
+    /// beginning of one, as 2026-11-21 or "2026-11-21 17:30".
     #[arg(long, value_name = "TIME", value_parser = beginning)]
     at: Option<String>,
-    /// Only print what is in the trash: when it was removed (in UTC), its owner, its size, and
-    /// where it was.
+    /// List the trash, and restore nothing: time of removal (UTC), owner, size and path.
     #[arg(long)]
     list: bool,
-    /// Do not print what is put back, but what stays in the trash, and how much of both there is.
+    /// Print only what stays in the trash, and the totals.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -53,7 +52,7 @@ fn beginning(text: &str) -> Result<String, String> {
     let is_part = |c: char| c.is_ascii_digit() || "-: T.Z".contains(c);
     let digits = digits(text);
     if !text.chars().all(is_part) || digits.len() < 4 {
-        return Err("it is no time such as 2026-11-21, 2026-11-21T17 or 2026-11-21T17:30:05".into());
+        return Err("not a time such as 2026-11-21, 2026-11-21T17 or 2026-11-21T17:30:05".into());
     }
     Ok(digits)
 }
@@ -83,7 +82,7 @@ async fn restore(client: &Client, args: &Args) -> anyhow::Result<usize> {
         return Ok(0);
     }
     if found.is_empty() {
-        bail!("nothing of that is in the trash");
+        bail!("nothing in the trash matches");
     }
     put_back(client, found, args).await
 }
@@ -158,7 +157,7 @@ async fn put_back(client: &Client, mut found: Vec<Thrown>, args: &Args) -> anyho
         // The directory may just have come back: this is its present path.
         let Some((path, _)) = trash::origin(client, &thrown.at).await? else { continue };
         let moved = if path.contains('\u{fffd}') {
-            Err("its name is no text: move it by hand".to_owned())
+            Err("the name is not UTF-8: move the file by hand".to_owned())
         } else {
             move_back(client, &thrown.at, &path).await
         };
@@ -196,7 +195,7 @@ async fn move_back(client: &Client, at: &str, path: &str) -> Result<(), String> 
     }
     match client.rename_with(at, path, RenameMode::NoReplace).await {
         Ok(()) => Ok(()),
-        Err(client::Error::Fs(FsError::Exists)) => Err("something is there".to_owned()),
+        Err(client::Error::Fs(FsError::Exists)) => Err("the path is taken".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -12,12 +12,12 @@ use crate::connect::{self, Servers, TokenArgs};
 
 /// List the sessions of a file system, or end one. Needs the administrator's token.
 ///
-/// A session that is evicted loses its open files and its locks; its client opens another one.
-/// Whoever has a token can come back to what is at the token's path then: to keep somebody out,
-/// move that away before, or let the token expire.
+/// An evicted session loses its open files and its locks, and its client opens another session with
+/// the same token. To keep a client out, let its token expire, or first move away the directory
+/// that the token names.
 ///
-/// Of several servers each lists the sessions that have come to it, with what they have there; a
-/// session that is evicted ends at all of them.
+/// Each server of a cluster lists its own sessions, with their files and locks there. Eviction ends
+/// a session on all servers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
-    /// End this session; its id is the first column.
+    /// End this session, by its id in the first column.
     #[arg(long, value_name = "ID", value_parser = session_id)]
     evict: Option<SessionId>,
     /// Print JSON.
@@ -77,7 +77,7 @@ async fn evict(client: &Client, session: SessionId) -> anyhow::Result<()> {
     let ended = ended.await?;
     ended.complete("the session may go on there")?;
     if ended.is_empty() {
-        bail!("there is no session {session}");
+        bail!("there is no session {session}: `pando sessions` lists them");
     }
     Ok(())
 }

@@ -39,9 +39,8 @@ const DIVIDES: [&str; 3] = ["large_dir", "split_threshold", "spread"];
 
 /// Change settings of a file system, or of a directory.
 ///
-/// Needs root, and the administrator's token: here, or when PATH was mounted. When a quota is set,
-/// what is there already is counted first, and the command waits for that; Ctrl-C leaves the server
-/// counting.
+/// Needs root and the administrator's token, given here or to the mount of PATH. A new quota first
+/// counts what exists. The command waits for that, and Ctrl-C leaves the server counting.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = rules::help())]
 pub(crate) struct Set {
@@ -51,20 +50,20 @@ pub(crate) struct Set {
     /// Settings with their values.
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = pair)]
     pairs: Vec<(String, String)>,
-    /// Empty the trash, where trash_days=0 would.
+    /// Let trash_days=0 empty the trash.
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
     token: TokenArgs,
 }
 
-/// Print the settings of a directory, and what is used below it if that is counted.
+/// Print the settings of a directory, and its usage if that is counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Get {
     /// A directory on a mount, or HOST:PORT for the root of a server, or HOST:PORT/PATH.
     #[arg(value_name = "PLACE")]
     place: OsString,
-    /// Only these.
+    /// Print only these settings.
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
     #[command(flatten)]
@@ -79,7 +78,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => {
             Ok((key.to_owned(), value.to_owned()))
         }
-        Some(_) | None => Err("it is not KEY=VALUE".to_owned()),
+        Some(_) | None => Err("not KEY=VALUE".to_owned()),
     }
 }
 
@@ -125,11 +124,13 @@ fn may_empty(place: &Place, yes: bool) -> anyhow::Result<()> {
     };
     let goes = match things {
         0 => return Ok(()),
-        1 => "1 thing in the trash goes within two hours".to_owned(),
-        things => format!("{things} things in the trash go within two hours"),
+        1 => "1 entry of the trash will be deleted for good within two hours".to_owned(),
+        things => {
+            format!("{things} entries of the trash will be deleted for good within two hours")
+        }
     };
     if !yes {
-        bail!("{goes}, for good: --yes has it done");
+        bail!("{goes}; --yes confirms");
     }
     output::print(&goes)
 }
@@ -139,9 +140,9 @@ fn set_one(place: &Place, key: &str, value: &str) -> anyhow::Result<()> {
     done.map_err(|errno| match Errno::from_raw_os_error(errno) {
         Errno::PERM => anyhow!("only root with an administrator's token may set {key}"),
         Errno::OPNOTSUPP if DIVIDES.contains(&key) => {
-            anyhow!("a file system of one server divides no directory: it has no {key}")
+            anyhow!("{key} needs several servers: one server divides no directory")
         }
-        Errno::NOTEMPTY => anyhow!("{key} is set on a directory before anything is in it"),
+        Errno::NOTEMPTY => anyhow!("{key} can only be set on an empty directory"),
         Errno::OPNOTSUPP => anyhow!("the server has no setting {key}"),
         Errno::INVAL => anyhow!("the server refuses {key}={value}: {}", rules::range(key)),
         Errno::BUSY => anyhow!("another quota is being counted; try again when it is done"),

@@ -13,16 +13,15 @@ use crate::{
     output,
 };
 
-/// Print how a server stands, and what it is doing: file system, sessions, counters. Needs the
-/// administrator's token.
+/// Print the state of a server: health, file system, sessions, counters. Needs the administrator's
+/// token.
 ///
-/// The first line is the state: `serving`, or what is wrong. Of a file system with several servers
-/// it prints what they all are and have: shards, share of the requests, what is left of their
-/// leases, and what is wrong. The rest is of the coordinator. A server that does not serve now
-/// prints what it knows.
+/// The first line is the state: `serving`, or what is wrong. For a cluster, the servers follow:
+/// shards, share of the requests, remaining lease, problems. The rest describes the coordinator. A
+/// server that does not serve now prints what it knows.
 ///
-/// Exit codes: 0 all is well; 3 something is wrong, as the first line says; 1 nobody answers, or
-/// refuses; 2 wrong usage.
+/// Exit codes: 0 all is well; 1 no server answers, or the token is refused; 2 wrong usage; 3
+/// something is wrong, as the first line says.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server.

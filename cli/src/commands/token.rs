@@ -15,7 +15,7 @@ use wire::Token;
 
 use crate::{data, output};
 
-/// Make and read tokens. Nothing is served without a valid one.
+/// Create and show tokens. A server serves nothing without a valid token.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -28,35 +28,36 @@ enum Command {
     Show(Show),
 }
 
-/// Print a new token: without limits the administrator's, else no more than the limits allow.
+/// Print a new token. Without limits it is an administrator's token.
 ///
-/// It needs to read DIR/signing.key and nothing else; a server may be running.
+/// Reads DIR/signing.key and nothing else, so a server may be running.
 #[derive(Debug, clap::Args)]
 struct Create {
     /// The data directory of the file system.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Allow only this subtree; it is the root for whoever has the token.
+    /// Allow only this subtree, which clients see as the root.
     #[arg(long, default_value = "/", value_name = "PATH", value_parser = subtree)]
     path: String,
-    /// Act only as this user.
+    /// Let clients act only as this user.
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
-    /// Act only as these groups; may be given several times [default: the user's number].
+    /// Let clients act only as these groups; may be given several times [default: the user's
+    /// number].
     #[arg(long, value_name = "GID", requires = "uid")]
     gid: Vec<u32>,
     /// Refuse every change.
     #[arg(long)]
     ro: bool,
-    /// End after so long, such as 30d or 12h [default: never].
+    /// Expire after this time, such as 30d or 12h [default: never].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires: Option<Duration>,
 }
 
-/// Print what a token says. Its signature is not checked: only servers can.
+/// Print what a token allows. The signature is not checked: only servers can.
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// The file that holds the token.
+    /// File with the token.
     #[arg(value_name = "FILE")]
     token: PathBuf,
     /// Print JSON.
@@ -100,11 +101,11 @@ fn end(now: Time, after: Duration) -> Time {
 /// An absolute path without `.`, `..` and empty components.
 fn subtree(text: &str) -> Result<String, String> {
     if !text.starts_with('/') {
-        return Err("it must be absolute: it begins at the root of the file system".to_owned());
+        return Err("must be absolute: paths begin at the root of the file system".to_owned());
     }
     let parts: Vec<_> = text.split('/').filter(|part| !part.is_empty()).collect();
     if parts.iter().any(|part| matches!(*part, "." | "..")) {
-        return Err("it must not hold . or ..".to_owned());
+        return Err("must not contain . or ..".to_owned());
     }
     Ok(format!("/{}", parts.join("/")))
 }

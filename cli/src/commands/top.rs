@@ -28,11 +28,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The session of what servers ask each other for.
 const OTHER_SERVERS: &str = "0";
 
-/// Show what servers are asked for, until q or Ctrl-C. Needs the administrator's token.
+/// Show the load of servers, until q or Ctrl-C. Needs the administrator's token.
 ///
-/// Of several servers all are added up, but for those that do not answer, and the first line says
-/// which. Rates are of the latest interval; those of clients and directories are estimates of the
-/// last 5 to 10 seconds.
+/// The loads of several servers are added up, without those that do not answer; the first line says
+/// which are included. Rates cover the latest interval; rates of clients and directories are
+/// estimates of the last 5 to 10 seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The server, or any of several.
@@ -40,13 +40,13 @@ pub(crate) struct Args {
     server: Servers,
     #[command(flatten)]
     token: TokenArgs,
-    /// Show only this one of several servers, by its number in `pando status`.
+    /// Show only this server, by its number in `pando status`.
     #[arg(long = "server", value_name = "N")]
     only: Option<u16>,
-    /// How often to look.
+    /// Time between two readings.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
-    /// Show one interval, and end.
+    /// Show one interval and exit.
     #[arg(long)]
     once: bool,
     /// Print JSON, a line for each interval.
@@ -57,11 +57,7 @@ pub(crate) struct Args {
 fn interval(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     let allowed = Duration::from_millis(50)..=Duration::from_secs(3600);
-    if allowed.contains(&time) {
-        Ok(time)
-    } else {
-        Err("it must be between 50ms and 1h".to_owned())
-    }
+    if allowed.contains(&time) { Ok(time) } else { Err("must be between 50ms and 1h".to_owned()) }
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -100,7 +96,10 @@ impl Watched<'_> {
     fn new(client: &Client, only: Option<u16>) -> anyhow::Result<Watched<'_>> {
         let servers = client.servers();
         if let Some(only) = only.filter(|only| *only >= servers) {
-            return Err(usage(format!("there is no server {only}: they are 0 to {}", servers - 1)));
+            return Err(usage(format!(
+                "there is no server {only}: servers are 0 to {}",
+                servers - 1
+            )));
         }
         let numbers = only.map_or_else(|| (0..servers).collect(), |only| vec![only]);
         Ok(Watched { client, numbers, asked: Cell::new(false) })

@@ -100,7 +100,9 @@ pub(super) fn count_mounted(root: &Path) -> io::Result<usize> {
 
 /// Everything that was at one of `paths`, or below; everything, if there are none.
 pub(super) async fn find(client: &Client, paths: &[String]) -> anyhow::Result<Vec<Thrown>> {
-    let Some(hours) = hours(client).await? else { bail!("there is no trash: see `pando set`") };
+    let Some(hours) = hours(client).await? else {
+        bail!("there is no trash: `pando set HOST:PORT trash_days=N` keeps one")
+    };
     let mut all = Vec::new();
     for dir in hours {
         for entry in entries(client, &dir).await? {

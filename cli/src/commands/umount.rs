@@ -23,19 +23,18 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Time after which such a process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
-/// Unmount a file system, and wait until everything written was sent and the process that served it
-/// has ended.
+/// Unmount a file system: send all writes, and end the process of the mount.
 ///
-/// A mount that is in use is left as it is. One whose process was killed is only taken away. One
-/// that is bound to another place as well is served there on, and not waited for. When no server
-/// answers, the mount is taken away, and what could not be sent stays with the process, which sends
-/// it when a server is back: the command fails and names the process.
+/// A mount that is in use stays. If the process of the mount was killed, only the mount is removed.
+/// A mount that is also bound to another place is served there on, and not waited for. If no server
+/// answers, the mount is removed, and its process keeps unsent writes until a server is back: the
+/// command fails and names the process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where it is mounted.
+    /// The mount point.
     mountpoint: PathBuf,
-    /// Take it away whoever uses it, and end its process: what waits for a server fails, and what
-    /// was not sent is lost.
+    /// Unmount although programs use the mount, and end its process: requests that wait for a
+    /// server fail, and unsent writes are lost.
     #[arg(short, long)]
     force: bool,
 }
@@ -54,7 +53,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Err(error @ mount::Error::Busy { .. }) => {
                 let path = args.mountpoint.display();
                 return Err(error).context(format!(
-                    "cannot unmount {path} (`fuser -m {path}` names who uses it; --force takes it away from them)"
+                    "cannot unmount {path} (`fuser -m {path}` lists its users; --force unmounts it anyway)"
                 ));
             }
             unmounted => unmounted?,
@@ -81,15 +80,15 @@ async fn until_ended(mount: &Mount, mut keeper: Keeper) -> anyhow::Result<()> {
             };
             if !answers {
                 bail!(
-                    "unmounted, but no server answers: what could not be sent is with process {}, which sends it when \
-                     one is back (`kill` gives it up)",
+                    "unmounted, but no server answers: process {} keeps the unsent writes, and sends them once a \
+                     server is back (`kill` drops them)",
                     keeper.process().unwrap_or_default()
                 );
             }
         }
         if began.elapsed() >= TELL_AFTER && !std::mem::replace(&mut told, true) {
             let process = keeper.process().unwrap_or_default();
-            tracing::warn!(process, "waiting until everything that was written is sent");
+            tracing::warn!(process, "waiting until all writes are sent");
         }
         sleep(LOOK_PERIOD).await;
     }
@@ -101,7 +100,7 @@ async fn force(mount: &Mount, keeper: Option<Keeper>) -> anyhow::Result<()> {
     mount::unmount(&mount.path, Unmount::Force).await?;
     let Some(mut keeper) = keeper else { return Ok(()) };
     let process = keeper.process().and_then(|number| Pid::from_raw(i32::try_from(number).ok()?));
-    let process = process.context("the process of the mount did not say its number")?;
+    let process = process.context("the mount has not recorded its process id")?;
     let (began, mut asked) = (Instant::now(), None::<Instant>);
     while !keeper.has_ended()? {
         if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {

@@ -72,16 +72,16 @@ fn a_dump_with_contents_is_loaded_into_an_equal_file_system() {
         assert!(load("cut", &bytes[..end]).contains("cut off"));
     }
     let longer = [&bytes[..], b"more"].concat();
-    assert!(load("longer", &longer).contains("something comes after its end"));
+    assert!(load("longer", &longer).contains("bytes follow its end"));
     let mut changed = bytes.clone();
     changed[bytes.len() / 2] ^= 1;
     assert!(load("changed", &changed).contains("damaged"));
     let mut newer = bytes;
     newer[10] = 2;
     assert!(load("newer", &newer).contains("has version 2, this program knows 1"));
-    assert!(load("other", b"something else").contains("no dump of pando"));
+    assert!(load("other", b"something else").contains("not a dump of pando"));
     let said = fail(1, &["load", "--data", text(&copy), text(&file)]);
-    assert!(said.contains("there is a file system already"), "{said}");
+    assert!(said.contains("holds a file system already"), "{said}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
         let said = succeed(&load);
         assert!(said.contains(&format!("for {servers} servers: ")), "{said}");
         let said = fail(1, &load);
-        assert!(said.contains("there is a file system already"), "{said}");
+        assert!(said.contains("holds a file system already"), "{said}");
         let (running, addresses) = dev(&dir, servers, &mount);
         assert_eq!(listing(&mount.0), before, "{servers} servers");
         let token = dir.join("admin.token");
@@ -201,7 +201,7 @@ fn a_dump_says_what_is_in_it_and_replaces_no_file_unasked() {
     assert!(whole.len() > 200_000);
     for more in [&[][..], &["--metadata-only"]] {
         let said = fail(1, &[&dump[..], more].concat());
-        assert!(said.contains("is there already; --force replaces it"), "{said}");
+        assert!(said.contains("exists; --force replaces it"), "{said}");
         assert!(fs::read(&file).unwrap() == whole);
     }
     let both = run(&[&dump[..], &["--contents", "--metadata-only"]].concat());
@@ -240,7 +240,7 @@ fn a_dump_that_is_interrupted_leaves_nothing_here_nor_at_the_server() {
     let other = folder.path().join("other");
     let args = dump(&other);
     let said = fail(1, &args.each_ref().map(String::as_str));
-    assert!(said.contains("a dump is being made already"), "{said}");
+    assert!(said.contains("another dump is running"), "{said}");
     let pid = Pid::from_raw(i32::try_from(dumping.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     // The program waits in a write, and sees the signal when it asks for the next contents.

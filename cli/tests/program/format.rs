@@ -24,7 +24,7 @@ fn a_second_format_is_refused_and_changes_nothing() {
     let read = || files.each_ref().map(|file| fs::read(file).unwrap());
     let before = read();
     let said = fail(1, &["format", "--data", text(&data.path())]);
-    assert!(said.contains("there is a file system already"), "{said}");
+    assert!(said.contains("holds a file system already"), "{said}");
     assert_eq!(read(), before);
 }
 
@@ -35,7 +35,7 @@ fn a_size_is_taken_with_a_unit() {
     let format = ["format", "--data", text(&data), "--inline-max"];
     let refused = run(&[&format[..], &["5K"]].concat());
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("it must be 0 to 4096 bytes"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("must be 0 to 4096 bytes"), "{}", stderr(&refused));
     succeed(&[&format[..], &["1K"]].concat());
     let data = Data { folder };
     let server = data.serve(&[]);

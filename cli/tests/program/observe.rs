@@ -346,7 +346,7 @@ fn top_and_profile_tell_what_was_asked_and_what_was_slow() {
     let limited = data.token(&["--path", "/", "--ro"]);
     for command in ["top", "profile", "sessions", "opens"] {
         let said = fail(1, &[command, server.address(), "--token", text(&limited)]);
-        assert!(said.contains("only an administrator's token"), "{said}");
+        assert!(said.contains("needs an administrator's token"), "{said}");
     }
     assert_eq!(server.stop(), Some(0));
 }

@@ -35,10 +35,10 @@ fn settings_are_changed_and_shown_at_a_server() {
     assert_eq!(shown["used.entries"], 1);
     for (setting, rule) in [
         ("nothing=1", "there is no setting nothing; known are inherit, "),
-        ("inline_max=1G", "it takes 0 to 4K"),
-        ("quota.bytes=1X", "X is no unit: K, M, G and T are"),
-        ("trash_days=100000", "it takes 0 to 36500"),
-        ("spread=subsets", "a file system of one server divides no directory"),
+        ("inline_max=1G", "allowed: 0 to 4K"),
+        ("quota.bytes=1X", "X is not a unit; use K, M, G or T"),
+        ("trash_days=100000", "allowed: 0 to 36500"),
+        ("spread=subsets", "spread needs several servers: one server divides no directory"),
     ] {
         let said = wrong(&["set", address, setting]);
         assert!(said.contains(rule), "{setting}: {said}");
@@ -99,9 +99,12 @@ fn refuses_what_exceeds_a_quota(mount: &Mountpoint) {
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("early"), [1; 100_000]).unwrap();
     let said = fail(1, &["set", text(&dir.join("early")), "quota.bytes=1M"]);
-    assert!(said.contains("settings are of directories, and this is none"), "{said}");
+    assert!(said.contains("settings belong to directories, and this is not a directory"), "{said}");
     let said = fail(1, &["set", text(&dir), "trash_days=3"]);
-    assert!(said.contains("it is of the whole file system: set it on the root"), "{said}");
+    assert!(
+        said.contains("this setting belongs to the whole file system: set it on the root"),
+        "{said}"
+    );
     succeed(&["set", text(&dir), "quota.bytes=200K", "quota.entries=4"]);
     let counted: serde_json::Value =
         serde_json::from_str(&succeed(&["du", "--json", text(&dir)])).unwrap();

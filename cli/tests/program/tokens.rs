@@ -100,7 +100,7 @@ fn a_token_for_a_path_shows_nothing_else() {
         admin.close().await.unwrap();
     });
     let said = fail(1, &["status", server.address(), "--token", text(&token)]);
-    assert!(said.contains("only an administrator's token may ask this"), "{said}");
+    assert!(said.contains("needs an administrator's token"), "{said}");
     assert_eq!(server.stop(), Some(0));
 }
 

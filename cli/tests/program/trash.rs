@@ -50,7 +50,10 @@ fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
         run(&[&all[..], what].concat())
     };
     let none = fail(1, &["restore", address, "--token", text(token), "--list"]);
-    assert!(none.contains("there is no trash"), "{none}");
+    assert!(
+        none.contains("there is no trash: `pando set HOST:PORT trash_days=N` keeps one"),
+        "{none}"
+    );
     // The mount need not be the administrator's.
     succeed(&["set", address, "trash_days=7", "--token", text(token)]);
     assert!(succeed(&["get", text(&mount.0), "trash_days"]).contains('7'));
@@ -134,7 +137,7 @@ fn chooses_among_versions(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> Outpu
     let came = json(&["/versions"]);
     assert_eq!(came["restored"], serde_json::json!(["/versions"]));
     assert_eq!(came["left"].as_array().unwrap().len(), 2, "{came:#}");
-    assert_eq!(came["left"][0]["reason"], "something is there");
+    assert_eq!(came["left"][0]["reason"], "the path is taken");
     assert!(fs::read_to_string(&file).unwrap().starts_with("two"), "it was removed last");
     assert_eq!(restore(&["--at", "yesterday", "/versions"]).status.code(), Some(2));
 }
@@ -147,12 +150,20 @@ fn ends_the_trash_when_that_is_said(address: &str, token: &Path) {
     let refused = set(&[]);
     let said = stderr(&refused);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(said.contains("things in the trash go within two hours, for good: --yes"), "{said}");
+    assert!(
+        said.contains(
+            "entries of the trash will be deleted for good within two hours; --yes confirms"
+        ),
+        "{said}"
+    );
     let days = succeed(&["get", address, "trash_days", "--token", text(token)]);
     assert!(days.contains('7'), "{days}");
     let done = set(&["--yes"]);
     let said = String::from_utf8(done.stdout).unwrap();
-    assert!(done.status.success() && said.contains("go within two hours"), "{said}");
+    assert!(
+        done.status.success() && said.contains("will be deleted for good within two hours"),
+        "{said}"
+    );
 }
 
 /// Other servers have the setting with their next lease.

@@ -63,6 +63,47 @@ fn every_command_has_help_that_names_its_options() {
 }
 
 #[test]
+fn each_paragraph_of_help_names_its_subject() {
+    let all = succeed(&["--help"]);
+    let commands = all.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let mut commands: Vec<Vec<&str>> = commands
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        // Benchmarks are for developers, and are described for them.
+        .filter(|name| !name.is_empty() && *name != "bench")
+        .map(|name| vec![name, "--help"])
+        .collect();
+    assert!(commands.len() > 20, "{commands:?}");
+    commands.extend([vec!["token", "create", "--help"], vec!["token", "show", "--help"]]);
+    let pronouns = ["It ", "Its ", "So ", "Those ", "As ", "And ", "Who ", "Whoever ", "What "];
+    for command in commands {
+        let help = succeed(&command);
+        for line in help.lines().map(str::trim) {
+            let begins = pronouns.iter().find(|word| line.starts_with(**word));
+            assert_eq!(begins, None, "{command:?}: {line}");
+            for sentence in line.split(". ") {
+                let begins = pronouns.iter().find(|word| sentence.starts_with(**word));
+                assert_eq!(begins, None, "{command:?}: {line}");
+            }
+            for vague in ["so long", "so many", "so much"] {
+                assert!(!line.contains(vague), "{command:?}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_options_of_a_mount_are_a_list() {
+    for command in ["mount", "up"] {
+        let help = succeed(&[command, "--help"]);
+        for option in ["ro", "allow_other", "subdir=/PATH", "attr_timeout=S", "relatime", "sync"] {
+            let begins = |line: &str| line.split_whitespace().next() == Some(option);
+            assert!(help.lines().any(begins), "{command} {option}: {help}");
+        }
+    }
+}
+
+#[test]
 fn a_wrong_command_line_exits_with_2() {
     let wrong: &[&[&str]] = &[
         &[],

@@ -55,8 +55,8 @@ impl Watch {
             self.lacking = true;
             tracing::warn!(
                 alone = ?cluster.options.alone,
-                "the lease has ended: what stands on cached paths waits until the coordinator answers, and all else \
-                 when the server has been alone for so long"
+                "the lease has ended: operations on cached paths wait for the coordinator, and all others once the time \
+                 `alone` is over"
             );
         } else if !has && !self.lacking && self.is_late(cluster) {
             self.lacking = true;

@@ -35,7 +35,7 @@ pub(crate) fn standing(shared: &Shared, req: &AskStanding, now: Time) -> Result<
     if token.administers() {
         Ok(shared.standing())
     } else {
-        Err(Fault::Refused("only an administrator's token may ask this".into()))
+        Err(Fault::Refused("this request needs an administrator's token".into()))
     }
 }
 

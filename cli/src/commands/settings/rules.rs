@@ -49,7 +49,7 @@ const RULES: [Rule; 8] = [
         of: Of::Any,
         default: "4K, or what was chosen at format",
         range: "0 to 4K, or none",
-        meaning: "contents of a file up to so many bytes are kept with its metadata; of a directory: of files that are made in it, \
+        meaning: "contents of a file up to this many bytes are kept with its metadata; of a directory: of files that are made in it, \
                   where the file system does not say less",
     },
     Rule {
@@ -57,7 +57,7 @@ const RULES: [Rule; 8] = [
         of: Of::Divided,
         default: "none",
         range: "none, or a number up to that of the shards",
-        meaning: "an empty directory is divided at once into so many partitions, and never has fewer; set spread before",
+        meaning: "an empty directory is divided at once into this many partitions, and never has fewer; set spread before",
     },
     Rule {
         key: "quota.bytes",
@@ -78,8 +78,8 @@ const RULES: [Rule; 8] = [
         of: Of::Divided,
         default: "8000",
         range: "8 or more, unlimited or none",
-        meaning: "a partition with so many entries splits. From 1000 on, each later partition has a limit of its own between 0.75 and \
-                  1.25 of that, so that they do not all split at once. What has become small is merged again",
+        meaning: "a partition with this many entries splits. From 1000 on, each later partition has a limit of its own between 0.75 and \
+                  1.25 of that, so that they do not all split at once. Partitions that have become small are merged again",
     },
     Rule {
         key: "spread",
@@ -94,7 +94,7 @@ const RULES: [Rule; 8] = [
         of: Of::All,
         default: "0",
         range: "0 to 36500",
-        meaning: "what is removed is kept for so many days, see `pando restore`; 0 keeps nothing, and empties the trash",
+        meaning: "removed files are kept this many days, see `pando restore`; 0 keeps nothing, and empties the trash",
     },
 ];
 
@@ -125,7 +125,7 @@ pub(super) fn help() -> String {
 /// Says which values a setting takes.
 pub(super) fn range(key: &str) -> String {
     let rule = RULES.iter().find(|rule| rule.key == key);
-    rule.map_or_else(String::new, |rule| format!("it takes {}", rule.range))
+    rule.map_or_else(String::new, |rule| format!("allowed: {}", rule.range))
 }
 
 /// Why a value is refused, as far as that can be seen from here; `facts` are those of the place.
@@ -135,11 +135,12 @@ pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
         return Some(format!("there is no setting {key}; known are {}", known.join(", ")));
     };
     if facts.get("kind").is_some_and(|kind| kind != "directory") {
-        return Some("settings are of directories, and this is none".to_owned());
+        return Some("settings belong to directories, and this is not a directory".to_owned());
     }
     let is_root = facts.get("ino").is_some_and(|ino| ino == &base::Ino::ROOT.to_string());
     if rule.of == Of::All && !is_root {
-        let text = "it is of the whole file system: set it on the root, as with HOST:PORT alone";
+        let text =
+            "this setting belongs to the whole file system: set it on the root, as HOST:PORT alone";
         return Some(text.to_owned());
     }
     let value = value.trim();
@@ -150,7 +151,7 @@ pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
         "split_threshold" if value == "unlimited" => true,
         _ if value == "none" => true,
         _ => match number(value) {
-            Err(why) => return Some(format!("{why}; it takes {}", rule.range)),
+            Err(why) => return Some(format!("{why}; allowed: {}", rule.range)),
             Ok(number) => match key {
                 "inline_max" => number <= u64::from(INLINE_BYTES_MAX),
                 "large_dir" => number <= u64::from(u16::MAX),
@@ -160,7 +161,7 @@ pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
             },
         },
     };
-    (!fits).then(|| format!("it takes {}", rule.range))
+    (!fits).then(|| format!("allowed: {}", rule.range))
 }
 
 /// A number with K, M, G or T (of 1024) after it.
@@ -173,10 +174,10 @@ fn number(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ if digits.is_empty() => return Err(format!("{text} is no number")),
-        unit => return Err(format!("{unit} is no unit: K, M, G and T are (of 1024)")),
+        _ if digits.is_empty() => return Err(format!("{text} is not a number")),
+        unit => return Err(format!("{unit} is not a unit; use K, M, G or T (of 1024)")),
     };
-    let number = digits.parse::<u64>().map_err(|_| format!("{text} is no number"))?;
+    let number = digits.parse::<u64>().map_err(|_| format!("{text} is not a number"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
 }
 
@@ -195,11 +196,11 @@ mod tests {
             let broken = broken(key, value, facts).unwrap_or_else(|| panic!("{key}={value} fits"));
             assert!(broken.contains(words), "{key}={value}: {broken}");
         };
-        says("quota.bytes", "1X", &dir, "X is no unit: K, M, G and T are");
-        says("quota.bytes", "much", &dir, "much is no number");
+        says("quota.bytes", "1X", &dir, "X is not a unit; use K, M, G or T");
+        says("quota.bytes", "much", &dir, "much is not a number");
         says("quota.entries", "99999999999T", &dir, "too large");
-        says("quota.bytes", "1M", &file, "settings are of directories");
-        says("trash_days", "3", &dir, "it is of the whole file system");
+        says("quota.bytes", "1M", &file, "settings belong to directories");
+        says("trash_days", "3", &dir, "this setting belongs to the whole file system");
         says("trash_days", "100000", &root, "0 to 36500");
         says("inline_max", "1G", &dir, "0 to 4K");
         says("split_threshold", "7", &dir, "8 or more");
