@@ -127,7 +127,7 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
     let taken = steps.taken();
 
     let looks = world.connect("looks").await?;
-    timeout(PATIENCE, stage.compare(&looks.client)).await.context("a look never ends")??;
+    timeout(PATIENCE, stage.compare(&looks.client, crash)).await.context("a look never ends")??;
     timeout(PATIENCE, stage.touch(&looks.client)).await.context("a change never ends")??;
     stage.settle().await.context("when all has been changed")?;
     for machine in [busy, looks, maker] {
@@ -258,7 +258,7 @@ impl Stage {
         Ok(left)
     }
 
-    async fn compare(&self, client: &Client) -> anyhow::Result<()> {
+    async fn compare(&self, client: &Client, crash: Option<&Crash>) -> anyhow::Result<()> {
         let stable = self.stable.borrow().clone();
         for (path, is_there) in &stable {
             match client.read(path).await {
@@ -270,7 +270,7 @@ impl Stage {
                 }
                 Err(Error::Fs(FsError::NotFound)) if !is_there => {}
                 // Directories above the file were lost before it was made.
-                Err(Error::Fs(FsError::NotFound)) => {
+                Err(Error::Fs(FsError::NotFound)) if crash.is_some_and(Crash::loses) => {
                     let rescued = check::rescued::files(client).await?;
                     let is_there = rescued.iter().any(|file| file == path.as_bytes());
                     ensure!(is_there, "stable: {path} is nowhere");

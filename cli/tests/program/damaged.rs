@@ -10,7 +10,10 @@ use std::{
 
 use client::{Client, Config};
 
-use crate::harness::{Data, fail, folder, succeed, text};
+use crate::harness::{Data, Running, fail, folder, succeed, text};
+
+/// Number of files in each directory of a filled file system.
+const FILES: usize = 200;
 
 /// All files below a directory, but what RocksDB notes for people.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -46,20 +49,27 @@ fn filled() -> Data {
     let data = Data::formatted();
     for path in ["/first", "/second"] {
         let server = data.serve(&[]);
-        let token = fs::read_to_string(data.admin_token()).unwrap();
-        let config = Config::new(vec![server.address().to_owned()], token.trim());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = Box::pin(Client::connect(config)).await.unwrap();
+        with_client(&data, &server, async |client| {
             client.mkdir(path, 0o755).await.unwrap();
-            for number in 0..200 {
+            for number in 0..FILES {
                 client.write(&format!("{path}/{number}"), &[7; 3000]).await.unwrap();
             }
-            client.close().await.unwrap();
         });
         assert_eq!(server.stop(), Some(0));
     }
     data
+}
+
+fn with_client<T>(data: &Data, server: &Running, work: impl AsyncFnOnce(&Client) -> T) -> T {
+    let token = fs::read_to_string(data.admin_token()).unwrap();
+    let config = Config::new(vec![server.address().to_owned()], token.trim());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Box::pin(Client::connect(config)).await.unwrap();
+        let done = work(&client).await;
+        client.close().await.unwrap();
+        done
+    })
 }
 
 fn serve_fails(dir: &Path, words: &[&str]) {
@@ -162,11 +172,33 @@ fn what_is_no_data_directory_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn a_damaged_log_is_read_up_to_the_damage() {
+fn a_server_serves_what_is_left_of_a_damaged_log() {
     let data = filled();
     let log = meta_files(&data, "", ".log")
         .into_iter()
         .max_by_key(|log| fs::metadata(log).unwrap().len());
     flip(&log.unwrap(), |len| len / 2);
     assert_serves(&data);
+    let server = data.serve(&[]);
+    let left = with_client(&data, &server, async |client| {
+        let mut left = 0;
+        for entry in client.read_dir("/second").await.unwrap().all().await.unwrap() {
+            let number: usize = entry.name.to_string().parse().unwrap();
+            left = left.max(number + 1);
+        }
+        // Files from before the damage are whole; the last one may have been cut short.
+        for number in 0..left {
+            let found = client.read(&format!("/second/{number}")).await.unwrap();
+            let is_last = number + 1 == left;
+            assert!(found == [7; 3000][..] || is_last && found.is_empty(), "{number}");
+        }
+        for number in 0..FILES {
+            let found = client.read(&format!("/first/{number}")).await.unwrap();
+            assert!(found == [7; 3000][..], "it is in a table");
+        }
+        left
+    });
+    // About half of the log is whole.
+    assert!((FILES / 4..FILES * 3 / 4).contains(&left), "{left} of {FILES} files are left");
+    assert_eq!(server.stop(), Some(0));
 }

@@ -5,12 +5,13 @@ use std::{
     io::{ErrorKind, Read as _, Seek as _, Write as _},
     os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::PathBuf,
+    time::Duration,
 };
 
 use rustix::fs::{OFlags, XattrFlags};
 
 use crate::{
-    harness::{Data, Running, succeed, text, unmount},
+    harness::{Data, Running, pause, succeed, text, unmount},
     mounted::Mountpoint,
 };
 
@@ -21,7 +22,12 @@ struct Two {
     _data: Data,
 }
 
+/// Two mounts whose kernels believe nothing.
 fn two_mounts() -> Two {
+    two_mounts_with("attr_timeout=0,entry_timeout=0")
+}
+
+fn two_mounts_with(options: &str) -> Two {
     let data = Data::formatted();
     let server = data.serve(&[]);
     let token = data.admin_token();
@@ -30,7 +36,7 @@ fn two_mounts() -> Two {
         fs::create_dir(&folder).unwrap();
         let mount = Mountpoint::new(&folder);
         let args = ["mount", server.address(), text(&mount.0), "--token", text(&token)];
-        succeed(&[&args[..], &["-o", "attr_timeout=0,entry_timeout=0"]].concat());
+        succeed(&[&args[..], &["-o", options]].concat());
         mount
     });
     Two { there, server, _data: data }
@@ -114,7 +120,7 @@ fn two_mounts_with_timeouts_of_zero_see_each_others_attributes_at_once() {
         assert_eq!(&read[..len], value.as_bytes());
         rustix::fs::removexattr(&file, "user.turn").unwrap();
         assert!(rustix::fs::getxattr(&seen, "user.turn", &mut read[..]).is_err());
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(turn as u64 + 1);
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(turn as u64 + 1);
         File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
         assert_eq!(fs::metadata(&seen).unwrap().modified().unwrap(), time);
     }
@@ -185,6 +191,30 @@ fn two_mounts_with_timeouts_of_zero_map_what_the_other_has_written() {
 }
 
 #[test]
+fn a_mount_makes_names_in_a_directory_that_another_has_just_made_again() {
+    // The kernel believes what it has seen for longer than the test takes.
+    let two = two_mounts_with("attr_timeout=3600,entry_timeout=3600");
+    type Make = fn(&std::path::Path) -> std::io::Result<()>;
+    let makes: [(&str, Make); 4] = [
+        ("write", |dir| fs::write(dir.join("file"), b"new")),
+        ("mkdir", |dir| fs::create_dir(dir.join("sub"))),
+        ("symlink", |dir| std::os::unix::fs::symlink("nowhere", dir.join("link"))),
+        ("rename", |dir| fs::rename(dir.with_file_name("moved"), dir.join("moved"))),
+    ];
+    for (turn, (call, make)) in makes.iter().enumerate() {
+        let (dir, seen) = two.paths(turn, &format!("dir {call}"));
+        fs::create_dir(&dir).unwrap();
+        assert!(seen.is_dir());
+        fs::write(seen.with_file_name("moved"), b"moved").unwrap();
+        fs::remove_dir(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        make(&seen).unwrap_or_else(|error| panic!("{call}: {error}"));
+        assert_eq!(names(&dir).len(), 1, "{call}");
+    }
+    two.end();
+}
+
+#[test]
 fn two_mounts_see_in_statfs_what_the_other_has_used_at_once() {
     let two = two_mounts();
     succeed(&["set", text(&two.there[0].0), "quota.bytes=64M", "quota.entries=1000"]);
@@ -192,8 +222,11 @@ fn two_mounts_see_in_statfs_what_the_other_has_used_at_once() {
         let found = rustix::fs::statvfs(&two.there[1].0).unwrap();
         (found.f_blocks * found.f_frsize == 64 << 20).then_some(found)
     };
+    let mut tries = 0;
     while until_counted().is_none() {
-        std::thread::yield_now();
+        tries += 1;
+        assert!(tries < 2000, "the quota is never counted");
+        pause(Duration::from_millis(10));
     }
     for turn in 0..4 {
         let (file, seen) = two.paths(turn, &format!("file{turn}"));
@@ -204,10 +237,10 @@ fn two_mounts_see_in_statfs_what_the_other_has_used_at_once() {
         assert_eq!((before.f_bfree - after.f_bfree) * after.f_frsize, 1 << 20);
         assert_eq!(before.f_ffree - after.f_ffree, 1);
     }
-    two.end();
-}
     // Without a limit inodes are still counted: the root and four files.
     succeed(&["set", text(&two.there[0].0), "quota.bytes=unlimited", "quota.entries=none"]);
     let shown = rustix::fs::statvfs(&two.there[1].0).unwrap();
     assert!(shown.f_blocks * shown.f_frsize > 64 << 20, "the space is that of the disk again");
     assert_eq!(shown.f_files - shown.f_ffree, 5);
+    two.end();
+}

@@ -5,9 +5,18 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use lab::process::{Server, pando, text};
+
+/// Number of looks for a new mount, with a pause after each: a minute.
+const TRIES_MAX: u32 = 6000;
+
+#[expect(clippy::disallowed_methods, reason = "the kernel announces no mount")]
+fn wait_a_little() {
+    std::thread::sleep(Duration::from_millis(10));
+}
 
 /// A mounted file system.
 pub(crate) struct Mount {
@@ -23,12 +32,17 @@ impl Mount {
         let mut command = pando();
         command.args(["mount", server.address(), text(&path), "--foreground"]);
         let process = command.arg("--token").arg(server.token_file()).spawn();
-        let mount = Mount { path, process: process.expect("it can be started"), mounted: true };
+        let mut mount = Mount { path, process: process.expect("it can be started"), mounted: true };
         let table = || fs::read_to_string("/proc/self/mountinfo").expect("there is a mount table");
-        while !table().contains(text(&mount.path)) {
-            std::thread::yield_now();
+        for _ in 0..TRIES_MAX {
+            if table().contains(text(&mount.path)) {
+                return mount;
+            }
+            let ended = mount.process.try_wait().expect("it is ours");
+            assert!(ended.is_none(), "the mount ended itself: {ended:?}");
+            wait_a_little();
         }
-        mount
+        unreachable!("a mount is there after a minute");
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -141,7 +141,8 @@ fn every_seeded_bug_is_caught_by_a_rule_that_names_it() {
         let reopens = bug == Bug::ForgetsWhenDropped;
         // A torn batch shows only to a reader that looks at the right moment: on a busy machine it
         // looks again.
-        let caught = (0..50)
+        let looks = if bug == Bug::BatchIsTorn { 50 } else { 1 };
+        let caught = (0..looks)
             .any(|_| broken(&Subject { open: &open, reopens, histories: 16 }).contains(&rule));
         assert!(caught, "{bug:?} breaks no rule {rule}");
     }
