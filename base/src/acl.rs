@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_and_acl_follow_each_other() {
+    fn a_mode_changes_an_acl_and_an_acl_a_mode() {
         let mut masked = parsed("u:7,u:5:7,g:5,m:6,o:1");
         assert_eq!(masked.in_mode(0o4000), 0o4761);
         masked.follow_mode(0o640);

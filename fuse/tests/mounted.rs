@@ -54,7 +54,7 @@ fn files_and_directories_are_as_programs_expect() {
 }
 
 #[test]
-fn a_file_unlinked_while_open_stays_until_it_is_closed() {
+fn an_open_file_without_a_name_is_written_and_read() {
     let mounted = mount_null();
     let mut file = File::create_new(mounted.path("file")).unwrap();
     fs::remove_file(mounted.path("file")).unwrap();

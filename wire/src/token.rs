@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_ends_when_it_says() {
+    fn an_expired_token_is_refused() {
         let text = limited().sign(KEY);
         let later = Time { sec: 2000, nsec: 0 };
         assert_eq!(Token::verify(&text, KEY, later), Err(TokenError::Expired));

@@ -7,9 +7,13 @@
 //! heading of the second level names tests, or says `Not tested`. A name without a test, a promise
 //! without a name, and a page that is not there are problems. What a test is: whatever has
 //! `#[test]`, or stands in a list of the simulation's bugs (`finds! { name: Bug, ... }`).
+//!
+//! A test that a page names has a name of its own. A paragraph of `docs/SEMANTICS.md` names at
+//! least one test of the real thing, which is any that is not of values, of the model or of a mount
+//! of the model alone.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -18,12 +22,29 @@ const PARAGRAPHS: &str = "docs/SEMANTICS.md";
 const TABLES: &str = "docs/POSIX.md";
 const PARTS: [&str; 2] = ["docs/OPERATIONS.md", "docs/KEEPING.md"];
 const SHOWN_BY: &str = "Shown by ";
+/// Folders whose tests need no server.
+const WITHOUT_SERVER: [&str; 4] = ["base/src", "client/src/model", "fuse", "mount"];
+/// A test in those folders that calls this runs with a server, too.
+const WITH_SERVER: &str = "on_each(";
+
+/// A test, or several of one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Test {
+    /// Number of tests that have the name.
+    count: usize,
+    /// Whether a server, or all of the system, is in it.
+    is_real: bool,
+}
+
+type Tests = BTreeMap<String, Test>;
 
 /// Returns the problems of the pages, given all files of the tree.
 pub(crate) fn problems(root: &Path, files: &[PathBuf]) -> Vec<String> {
-    let mut tests = BTreeSet::new();
+    let mut tests = Tests::new();
     for file in files.iter().filter(|file| file.extension().is_some_and(|kind| kind == "rs")) {
-        tests.extend(tests_of(&fs::read_to_string(file).unwrap_or_default()));
+        let of = file.strip_prefix(root).unwrap_or(file);
+        let is_real = !WITHOUT_SERVER.iter().any(|folder| of.starts_with(folder));
+        add(&mut tests, &fs::read_to_string(file).unwrap_or_default(), is_real);
     }
     let page = |name| fs::read_to_string(root.join(name)).unwrap_or_default();
     let mut problems = of_paragraphs(&page(PARAGRAPHS), &tests);
@@ -34,20 +55,34 @@ pub(crate) fn problems(root: &Path, files: &[PathBuf]) -> Vec<String> {
     problems
 }
 
-/// The tests of a source file.
-fn tests_of(text: &str) -> Vec<String> {
+/// Adds the tests of a source file. All of them are real if the file's tests are.
+fn add(tests: &mut Tests, text: &str, is_real: bool) {
+    for (name, with_server) in tests_of(text) {
+        let test = tests.entry(name).or_insert(Test { count: 0, is_real: false });
+        test.count += 1;
+        test.is_real |= is_real || with_server;
+    }
+}
+
+/// The tests of a source file, and whether each calls [`WITH_SERVER`].
+fn tests_of(text: &str) -> Vec<(String, bool)> {
     let mut tests = Vec::new();
-    let (mut marked, mut listed) = (false, false);
+    let (mut marked, mut listed, mut within) = (false, false, false);
     for line in text.lines().map(str::trim) {
         marked |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
         let function = line.strip_prefix("async fn ").or_else(|| line.strip_prefix("fn "));
-        if let Some(function) = function.filter(|_| marked) {
-            tests.extend(name_of(function));
+        if let Some(function) = function {
+            let name = name_of(function).filter(|_| marked);
+            within = name.is_some();
+            tests.extend(name.map(|name| (name, false)));
             marked = false;
+        }
+        if let Some((_, with_server)) = tests.last_mut().filter(|_| within) {
+            *with_server |= line.contains(WITH_SERVER);
         }
         listed = line == "finds! {" || (listed && line != "}");
         if let Some((name, _)) = line.split_once(": ").filter(|_| listed) {
-            tests.extend(name_of(name));
+            tests.extend(name_of(name).map(|name| (name, false)));
         }
     }
     tests
@@ -64,7 +99,7 @@ fn is_of_name(c: char) -> bool {
 }
 
 /// Every paragraph below a heading of the second level says by what it is shown.
-fn of_paragraphs(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+fn of_paragraphs(page: &str, tests: &Tests) -> Vec<String> {
     let mut problems = Vec::new();
     let mut below = false;
     for (at, paragraph) in paragraphs(page) {
@@ -75,7 +110,12 @@ fn of_paragraphs(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
         if below {
             let shown = paragraph.rfind(&format!("\n{SHOWN_BY}"));
             let names = shown.map_or("", |from| &paragraph[from..]);
-            problems.extend(of_names(PARAGRAPHS, at, names, tests));
+            let wrong = of_names(PARAGRAPHS, at, names, tests);
+            let is_real = names_in(names).any(|name| tests.get(name).is_some_and(|t| t.is_real));
+            if wrong.is_empty() && !is_real {
+                problems.push(format!("{PARAGRAPHS}:{at}: no test with a server shows this"));
+            }
+            problems.extend(wrong);
         }
     }
     if !below {
@@ -103,7 +143,7 @@ fn paragraphs(page: &str) -> Vec<(usize, String)> {
 }
 
 /// Every row of a table whose first column is `promise` names tests in its last one.
-fn of_tables(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+fn of_tables(page: &str, tests: &Tests) -> Vec<String> {
     let mut problems = Vec::new();
     let (mut promises, mut rows) = (false, 0);
     for (at, line) in page.lines().enumerate() {
@@ -127,7 +167,7 @@ fn of_tables(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
 }
 
 /// Every part below a heading of the second level names tests, or says that it has none.
-fn of_parts(name: &str, page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+fn of_parts(name: &str, page: &str, tests: &Tests) -> Vec<String> {
     let mut problems = Vec::new();
     // Where the last heading is below which nothing is named yet.
     let mut unshown = None;
@@ -142,9 +182,7 @@ fn of_parts(name: &str, page: &str, tests: &BTreeSet<String>) -> Vec<String> {
         }
         for shown in line.split('`').skip(1).step_by(2).filter(|name| is_of_test(name)) {
             unshown = None;
-            if !tests.contains(shown) {
-                problems.push(format!("{name}:{at}: there is no test {shown}"));
-            }
+            problems.extend(wrong(name, at, shown, tests));
         }
     }
     problems.extend(unshown.map(|at| not_shown(name, at)));
@@ -164,13 +202,25 @@ fn is_of_test(name: &str) -> bool {
 }
 
 /// Returns the problems with the names of one promise.
-fn of_names(page: &str, line: usize, text: &str, tests: &BTreeSet<String>) -> Vec<String> {
-    let names: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
-    if names.is_empty() {
+fn of_names(page: &str, line: usize, text: &str, tests: &Tests) -> Vec<String> {
+    if names_in(text).next().is_none() {
         return vec![format!("{page}:{line}: no test shows this promise")];
     }
-    let missing = names.iter().filter(|name| !tests.contains(**name));
-    missing.map(|name| format!("{page}:{line}: there is no test {name}")).collect()
+    names_in(text).filter_map(|name| wrong(page, line, name, tests)).collect()
+}
+
+/// The names in a text.
+fn names_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The problem with a name of a test, if there is one.
+fn wrong(page: &str, line: usize, name: &str, tests: &Tests) -> Option<String> {
+    match tests.get(name).map_or(0, |test| test.count) {
+        0 => Some(format!("{page}:{line}: there is no test {name}")),
+        1 => None,
+        count => Some(format!("{page}:{line}: {count} tests are called {name}")),
+    }
 }
 
 #[cfg(test)]
@@ -181,13 +231,29 @@ mod tests {
                           fn helper() {}\n#[test]\n#[expect(unsafe_code)]\n/// Why.\nfn three() {}\n\
                           finds! {\n    four: Bug,\n}\nlet five: u8 = 5;\n";
 
-    fn tests() -> BTreeSet<String> {
-        tests_of(SOURCE).into_iter().collect()
+    fn tests() -> Tests {
+        let mut tests = Tests::new();
+        add(&mut tests, SOURCE, true);
+        tests
     }
 
     #[test]
     fn tests_are_found_by_their_marks() {
-        assert_eq!(tests_of(SOURCE), ["one", "two", "three", "four"]);
+        let names: Vec<_> = tests_of(SOURCE).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["one", "two", "three", "four"]);
+    }
+
+    #[test]
+    fn a_paragraph_must_name_a_test_with_a_server_and_no_name_of_two() {
+        let mut tests = tests();
+        add(&mut tests, "#[test]\nfn one() {}\n#[test]\nfn values() {}\n", false);
+        add(&mut tests, "#[test]\nfn each() {\n    on_each(|_| {});\n}\nfn on_each() {}\n", false);
+        let of =
+            |names: &str| of_paragraphs(&format!("## Part\n\nIt is.\nShown by {names}."), &tests);
+        assert_eq!(of("`values`, `two`"), [""; 0]);
+        assert_eq!(of("`each`"), [""; 0]);
+        assert_eq!(of("`values`"), ["docs/SEMANTICS.md:3: no test with a server shows this"]);
+        assert_eq!(of("`one`"), ["docs/SEMANTICS.md:3: 2 tests are called one"]);
     }
 
     #[test]
@@ -204,7 +270,8 @@ mod tests {
 
     #[test]
     fn a_part_must_name_tests_or_say_that_there_are_none() {
-        let tests = BTreeSet::from(["what_it_is_is_so".to_owned()]);
+        let test = Test { count: 1, is_real: false };
+        let tests = Tests::from([("what_it_is_is_so".to_owned(), test)]);
         let page = "# Page\n\n## Part\n\n`a_key` is so.\n`what_it_is_is_so`\n\n";
         let of = |more: &str| of_parts("page", &format!("{page}{more}"), &tests);
         assert_eq!(of(""), [""; 0]);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_reads_back_from_what_covers_it() {
+    fn every_range_of_packed_data_reads_back() {
         for how in [Compression::Lz4, Compression::Zstd] {
             for len in [1000, 65_536, 65_537, 300_000, BLOCK_BYTES_MAX] {
                 let data = data(len);
