@@ -44,6 +44,14 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     timed("layers", || layers::run(root))?;
     let clippy = ["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"];
     timed("clippy", || step::run(cargo(root).args(clippy), 30 * MINUTE, counts))?;
+    // Other members of the workspace turn on features that the shipped program does not have, such
+    // as planted bugs: it must compile without them, too.
+    let shipped = ["clippy", "--locked", "--workspace", "--exclude", "lab", "--lib", "--bins"];
+    let shipped = [&shipped[..], &["--", "-D", "warnings"]].concat();
+    timed("program alone", || step::run(cargo(root).args(shipped), 10 * MINUTE, counts))?;
+    let fuzz =
+        ["check", "--locked", "--target-dir", "target", "--manifest-path", "fuzz/Cargo.toml"];
+    timed("fuzz targets", || step::run(as_in_workspace(root).args(fuzz), 10 * MINUTE, counts))?;
     let build = ["build", "--locked", "--workspace", "--bins", "--example", "s3_stand_in"];
     timed("build", || step::run(cargo(root).args(build), 30 * MINUTE, counts))?;
     let tests = [
@@ -72,6 +80,16 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
 fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
+    cargo
+}
+
+/// Cargo for a check of the fuzz targets. It takes the profile of the workspace, whose crates are
+/// compiled already. A check links nothing, so libFuzzer itself is not compiled.
+fn as_in_workspace(root: &Path) -> Command {
+    let mut cargo = cargo(root);
+    cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+    cargo.env("CUSTOM_LIBFUZZER_PATH", root.join("target/libfuzzer.a"));
     cargo
 }
 
