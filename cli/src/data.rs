@@ -83,8 +83,8 @@ pub(crate) struct New {
     pub(crate) compression: Compression,
 }
 
-/// Command that makes a file system, or a server's part of one, in a directory. Persisted: until the
-/// end the file `formatting` holds its name.
+/// Command that makes a file system, or a server's part of one, in a directory. Persisted: until
+/// its end the file `formatting` holds its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Making {
     Format,
