@@ -132,8 +132,13 @@ impl Client {
     /// # Errors
     /// When something that was written could not be stored.
     pub async fn sync(&self) -> Result<()> {
-        self.flush_all().await?;
-        FileSystem::sync(self).await
+        let flushed = self.flush_all().await;
+        if flushed == Err(Error::SessionLost) {
+            return flushed;
+        }
+        // A loss is reported once, also where it is why something could not be sent.
+        FileSystem::sync(self).await?;
+        flushed
     }
 
     async fn find(&self, path: &Path, links: Links) -> Result<Found> {

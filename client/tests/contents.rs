@@ -545,6 +545,40 @@ async fn what_a_power_cut_took_before_it_was_named_is_stored_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_sent_to_a_file_that_a_power_cut_took_is_told_once_as_an_io_error() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.mkdir("/stable", 0o755).await.unwrap();
+        client.sync().await.unwrap();
+        let lost = Err(Error::Fs(FsError::Io));
+        let unsent = async |path| {
+            let file = client.create(path, 0o644).await.unwrap();
+            file.write_at(0, b"unsent").await.unwrap();
+            world.power_cut();
+            world.start();
+            file
+        };
+        let file = unsent("/stable/by sync").await;
+        assert_eq!(client.sync().await, lost);
+        client.sync().await.unwrap();
+        assert_eq!(file.sync_all().await, lost);
+        file.sync_all().await.unwrap();
+
+        let file = unsent("/stable/by fsync").await;
+        assert_eq!(file.sync_all().await, lost);
+        file.sync_all().await.unwrap();
+        assert_eq!(client.sync().await, lost);
+        client.sync().await.unwrap();
+
+        assert_eq!(unsent("/stable/by close").await.close().await, lost);
+        assert_eq!(client.sync().await, lost);
+        client.sync().await.unwrap();
+        assert_eq!(client.stats().losses, 3);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_open_file_is_told_once_what_a_power_cut_took() {
     World::run(async |world| {
         let client = world.client().await;

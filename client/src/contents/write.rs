@@ -169,9 +169,14 @@ impl Client {
         self.flush_state(&open.state).await;
         let inner = open.state.lock();
         let seen = open.errors_seen.swap(inner.errors(), Ordering::AcqRel);
-        inner.error_since(seen).map_or(Ok(()), Err)?;
+        let unsent = inner.error_since(seen);
         drop(inner);
-        open.report_forgotten_to_writer()
+        if unsent == Some(Error::SessionLost) {
+            return Err(Error::SessionLost);
+        }
+        // A loss is reported once, also where it is why something could not be sent.
+        open.report_forgotten_to_writer()?;
+        unsent.map_or(Ok(()), Err)
     }
 
     /// Sends what is wanted, and what is full, unless a task does that already.
@@ -182,7 +187,11 @@ impl Client {
         let (client, state) = (self.clone(), Arc::clone(state));
         self.core.spawn(async move {
             while let Some(set) = client.next_flush(&state) {
-                let result = client.send_for_good(&state, &set).await;
+                let result = client.send_for_good(&state, &set).await.map_err(|error| match error {
+                    // A file stays while it is open, unless its server has lost it.
+                    Error::Fs(FsError::Stale) => Error::Fs(FsError::Io),
+                    error => error,
+                });
                 if let Err(error) = &result {
                     tracing::warn!(ino = %state.ino, %error, "what was written could not be stored");
                 }
