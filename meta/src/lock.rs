@@ -35,7 +35,7 @@ pub(crate) fn session_lock(session: SessionId) -> LockId {
 pub(crate) fn of_key(key: &[u8]) -> Option<LockId> {
     match key.get(2)? {
         b'N' | b'D' | b'H' => crate::record::key::parse_dir(key).map(dir_lock),
-        b'I' | b'B' | b'R' | b'T' | b'o' => crate::record::key::parse_ino(key).map(ino_lock),
+        b'I' | b'B' | b'R' | b'T' | b'h' | b'o' => crate::record::key::parse_ino(key).map(ino_lock),
         _ => None,
     }
 }

@@ -5,6 +5,7 @@
 //! itself, and with file systems that have a bug.
 #![expect(clippy::print_stdout, reason = "counts and short sequences are for the reader of a run")]
 
+mod handles;
 mod paths;
 mod real;
 mod tree;

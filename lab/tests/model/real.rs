@@ -231,9 +231,8 @@ fn clients_of_several_servers_answer_as_the_model() {
         Case { setup: subtrees, ..cluster },
         Case { setup: strict, sessions: Sessions::Mixed, ..cluster },
         Case { sessions: Sessions::Checked, ..cluster },
-        // Checked sessions of a subtree are refused some links by handle here that one server
-        // allows them.
         Case { sessions: Sessions::LimitedMounts, ..cluster },
+        Case { sessions: Sessions::Limited, ..cluster },
     ];
     answers_as_the_model(&cases, 60);
 }

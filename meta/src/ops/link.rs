@@ -4,7 +4,8 @@
 //!
 //! Cost: three locked reads, one more for a file with several names, and one batch of up to five
 //! puts and the stored answer; for a first name the note that it has none is read and deleted as
-//! well.
+//! well. A session that must prove its walks, and would be refused, costs one read more at the
+//! server where the file was born: whether it has the file open.
 //! POSIX: link(2). EEXIST when the name is taken, EPERM when the target is a directory, EMLINK,
 //! ENOENT when it has no name any more, or none but in the trash and was not found there, EDQUOT
 //! when its first name is below a quota that is full. ESTALE when the session's token is for a

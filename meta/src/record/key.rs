@@ -22,8 +22,8 @@
 //! | `E` | transaction | how it ended here, for its other participants (shard 0) |
 //! | `A` | ino, part | a quota's root; the charges of a core to it |
 //!
-//! In a cluster each server has its own `A` records of any root. Nothing is stored under `o` (open)
-//! and `u` (charged): by these keys servers ask each other.
+//! In a cluster each server has its own `A` records of any root. Nothing is stored under `h` (had
+//! open by one), `o` (open) and `u` (charged): by these keys servers ask each other.
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId, layout::POS_MAX};
 use smallvec::SmallVec;
@@ -254,6 +254,22 @@ pub(crate) fn open(ino: Ino) -> Key {
 /// The inode in the key by which servers ask whether it is open.
 pub(crate) fn parse_open(key: &[u8]) -> Option<Ino> {
     (key.get(2) == Some(&b'o')).then(|| parse_ino(key))?
+}
+
+/// The key by which servers ask whether a user of a session has an inode open. Nothing is stored
+/// under it.
+pub(crate) fn opener(ino: Ino, (session, user): (SessionId, u32)) -> Key {
+    let key = with(start(ino.shard(), b'h'), &ino.0.to_be_bytes());
+    with(with(key, &session.0.to_be_bytes()), &user.to_be_bytes())
+}
+
+/// The inode, session and user in the key by which servers ask whether one has the other open.
+pub(crate) fn parse_opener(key: &[u8]) -> Option<(Ino, (SessionId, u32))> {
+    let rest = (key.get(2) == Some(&b'h')).then(|| key.get(3..))??;
+    let (ino, rest) = rest.split_first_chunk::<8>()?;
+    let (session, user) = rest.split_first_chunk::<8>()?;
+    let user = u32::from_be_bytes(user.try_into().ok()?);
+    Some((Ino(u64::from_be_bytes(*ino)), (SessionId(u64::from_be_bytes(*session)), user)))
 }
 
 /// The key by which servers ask what another one has charged to an accounting root. Nothing is

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use base::{DirId, Ino, ShardId};
+use base::{DirId, Ino, SessionId, ShardId};
 use bytes::Bytes;
 use wire::{
     Answer, Decide, Expected, Hold, Outcome, PeerRead, PeerWrite, Prepare, Reply, Request, Retry,
@@ -94,6 +94,9 @@ fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> 
     if let Some(root) = key::parse_charged(at) {
         return Ok(Some(txn.shared.quotas.told(root).to_record()));
     }
+    if let Some((ino, opener)) = key::parse_opener(at) {
+        return is_open_for(txn, ino, opener).map(|open| open.then(Bytes::new));
+    }
     match key::parse_open(at) {
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
         None => {
@@ -115,6 +118,17 @@ fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> 
             }
         }
     }
+}
+
+/// Whether a user of a session has an inode open. A session that has not claimed yet what it had
+/// open before a restart is waited for.
+fn is_open_for(txn: &Txn<'_>, ino: Ino, (session, user): (SessionId, u32)) -> Result<bool> {
+    let opens = &txn.shared.opens;
+    let open = opens.access_of(ino, session, user).is_some();
+    if !open && opens.awaits_claims_of(session) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    Ok(open)
 }
 
 fn is_ours(txn: &Txn<'_>, at: &[u8]) -> Result<()> {

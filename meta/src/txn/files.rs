@@ -77,6 +77,17 @@ impl Txn<'_> {
         })
     }
 
+    /// Whether the caller has the file open, as the file's shard of birth knows, wherever that is.
+    pub(super) fn has_open_at_birth(&self, ino: Ino) -> Result<bool> {
+        let Some(session) = self.caller.session else { return Ok(false) };
+        if self.has_shard(ino.shard()) {
+            return Ok(self.has_open(ino));
+        }
+        let key = key::opener(ino, (session.id, self.caller.opener()));
+        let open = self.with_remote(|remote| remote.get(&key))?;
+        Ok(open.is_some())
+    }
+
     /// Finds the inode of an entry that was read under its directory's lock, and locks it.
     pub(crate) fn entry_inode_locked(
         &mut self,

@@ -56,9 +56,8 @@ impl Txn<'_> {
         if let Some(found) = self.in_another_partition(file, shard, by_number)? {
             return Ok(found);
         }
-        if by_number {
-            self.send_to_birth(file.dir.id, file.ino)?;
-        }
+        // The session may have the file open; the shard of birth knows of opens.
+        self.send_to_birth(file.dir.id, file.ino)?;
         Err(FsError::Stale.into())
     }
 
@@ -122,16 +121,33 @@ impl Txn<'_> {
         }
         match self.in_share(&dir, file)? {
             Some(found) => Ok(found),
-            None if self.trusts() => {
+            None => {
+                // An open file stays open without its name; the shard of birth knows of opens.
                 self.send_to_birth(file.dir.id, file.ino)?;
-                self.by_ino(file.ino)
+                if self.trusts() { self.by_ino(file.ino) } else { Err(FsError::Stale.into()) }
             }
-            None => Err(FsError::Stale.into()),
         }
     }
 
     /// Finds a file wherever it is, for a request that is not sent to the server of the file.
+    ///
+    /// That server alone knows whether the caller has the file open. It is asked only where a
+    /// caller without the file would be refused.
     fn followed(&self, file: &FileRef, open: bool) -> Result<Located> {
+        match self.followed_as(file, open) {
+            Err(
+                Fault::Answer(FsError::Denied | FsError::Stale) | Fault::Retry(Retry::StaleDir),
+            ) if !open
+                && (self.checks() || !self.trusts())
+                && self.has_open_at_birth(file.ino)? =>
+            {
+                self.followed_as(file, true)
+            }
+            found => found,
+        }
+    }
+
+    fn followed_as(&self, file: &FileRef, open: bool) -> Result<Located> {
         let (at, born) = (named(file), file.ino.shard());
         let by_number = open || self.trusts();
         if !open && self.checks() {
@@ -204,14 +220,19 @@ impl Txn<'_> {
 
     /// Refuses a file that a session with a subtree has open, unless its name in the subtree still
     /// leads to it. No record of a file with several names tells where these are, so the request's
-    /// name must be one of them.
+    /// name must be one of them. The refusal is final where the name's directory has left the
+    /// subtree, too: another search for the directory of the new name would not help.
     pub(crate) fn has_name_within(&self, file: &FileRef) -> Result<()> {
         if self.caller.standing.within.is_none() {
             return Ok(());
         }
-        self.settled(|txn| {
+        let is_within = self.settled(|txn| {
             txn.stays_within(&file.dir)?;
             txn.is_in_share(&txn.owner(&file.dir, &file.name)?, file)
+        });
+        is_within.map_err(|fault| match fault {
+            Fault::Retry(Retry::StaleDir) => FsError::Stale.into(),
+            fault => fault,
         })
     }
 
