@@ -200,7 +200,32 @@ impl Files {
             let mut inner = state.lock();
             if inner.file.dir.same(from.0) && inner.file.name == *from.1 {
                 inner.file = to;
+            } else if inner.is_also(from) {
+                inner.also = Some((to.dir, to.name));
             }
+        }
+    }
+
+    /// This client has given a file one more name.
+    pub(crate) fn linked(&self, ino: Ino, (dir, name): (&DirRef, &base::EntryName)) {
+        if let Some(state) = self.state(ino) {
+            state.lock().also = Some((*dir, name.clone()));
+        }
+    }
+
+    /// This client has removed a name of a file. Where the file is open it goes on under the other
+    /// name that this client has given it.
+    pub(crate) fn unlinked(&self, ino: Ino, removed: (&DirRef, &base::EntryName)) {
+        let Some(state) = self.state(ino) else { return };
+        let mut inner = state.lock();
+        if inner.is_also(removed) {
+            inner.also = None;
+        }
+        if inner.file.dir.same(removed.0)
+            && inner.file.name == *removed.1
+            && let Some((dir, name)) = inner.also.take()
+        {
+            inner.file = FileRef { dir, name, ino };
         }
     }
 

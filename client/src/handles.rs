@@ -159,13 +159,14 @@ impl Client {
 }
 
 impl Client {
-    /// Notes that a file without a name has this name now.
+    /// Notes that a file has this name now, its first one or one more.
     pub(crate) fn note_link(&self, target: &NodeRef, dir: &DirRef, name: &EntryName) {
-        if let NodeRef::File(file) = target
-            && *file == FileRef::unnamed(file.dir, file.ino)
-        {
+        let NodeRef::File(file) = target else { return };
+        if *file == FileRef::unnamed(file.dir, file.ino) {
             let named = FileRef { dir: *dir, name: name.clone(), ino: file.ino };
             self.core.files.renamed((&file.dir, &file.name), named);
+        } else {
+            self.core.files.linked(file.ino, (dir, name));
         }
     }
 }
@@ -280,7 +281,10 @@ impl FileSystem for Client {
         let stamp = self.core.files.stamp();
         let request = Request::Unlink(Unlink { dir: *dir, name: name.clone() });
         match self.core.ask(cred, dir.home, request).await?.reply {
-            Reply::Attr(attr) => Ok(self.core.files.seen(attr, stamp)),
+            Reply::Attr(attr) => {
+                self.core.files.unlinked(attr.ino, (dir, name));
+                Ok(self.core.files.seen(attr, stamp))
+            }
             _ => Err(unexpected()),
         }
     }

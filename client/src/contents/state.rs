@@ -9,10 +9,10 @@
 
 use std::{mem, sync::Arc};
 
-use base::{Attr, Cred, Ino, Time, attr::without_set_id, limits::CHUNK_BYTES};
+use base::{Attr, Cred, EntryName, Ino, Time, attr::without_set_id, limits::CHUNK_BYTES};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use wire::{BlockMapped, ChunkSlices, FileRef, OpenState, Slice, SliceSource};
+use wire::{BlockMapped, ChunkSlices, DirRef, FileRef, OpenState, Slice, SliceSource};
 
 use super::{
     dirty::{Dirty, Piece},
@@ -54,6 +54,9 @@ pub(crate) struct Proof {
 /// The inside of an open file.
 pub(crate) struct Inner {
     pub(crate) file: FileRef,
+    /// Another name that this client has given the file. It is the file's when the one in `file` is
+    /// removed.
+    pub(crate) also: Option<(DirRef, EntryName)>,
     /// The number of the latest open.
     pub(crate) number: u64,
     /// Proofs by which the opens are claimed from a server that has restarted.
@@ -105,6 +108,7 @@ impl FileState {
         let ino = file.ino;
         let inner = Inner {
             file,
+            also: None,
             number: proof.number,
             proofs: vec![proof],
             opens: 0,
@@ -213,6 +217,11 @@ impl Inner {
     /// Fails when the file's session is gone.
     pub(crate) fn check(&self) -> Result<()> {
         if self.lost { Err(Error::SessionLost) } else { Ok(()) }
+    }
+
+    /// Whether this is the other name that this client has given the file.
+    pub(crate) fn is_also(&self, at: (&DirRef, &EntryName)) -> bool {
+        self.also.as_ref().is_some_and(|(dir, name)| dir.same(at.0) && name == at.1)
     }
 
     /// Takes in attributes from the server. If the contents are others than those that are known,

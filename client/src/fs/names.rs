@@ -106,7 +106,9 @@ impl Client {
         let is_dir = FsError::IsDirectory;
         let ends = Ends { root: is_dir, dot: is_dir, dot_dot: is_dir, slash: Slash::Removes };
         let remove = |dir, name| Request::Unlink(Unlink { dir, name });
-        self.change(path.as_ref(), ends, remove).await?;
+        let (done, dir, name) = self.change(path.as_ref(), ends, remove).await?;
+        let Reply::Attr(attr) = done.reply else { return Err(unexpected()) };
+        self.core.files.unlinked(attr.ino, (&dir, &name));
         Ok(())
     }
 
@@ -135,7 +137,10 @@ impl Client {
             self.flush_node(&target).await;
             let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
             match self.try_change(bytes_of(path.as_ref()), MAKES, &make).await {
-                Ok(_) => return Ok(()),
+                Ok((_, dir, name)) => {
+                    self.note_link(&target, &dir, &name);
+                    return Ok(());
+                }
                 // The name may be another file's by now.
                 Err(failure) => {
                     self.forget_node(&failure, &target);

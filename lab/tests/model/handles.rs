@@ -156,3 +156,21 @@ fn an_open_file_in_the_trash_is_not_found_in_a_subtree() {
         }
     });
 }
+
+#[test]
+fn an_open_file_is_known_by_the_name_that_its_client_gave_it_last() {
+    with_servers(async |_, two| {
+        let ann = &two.ann;
+        for at in 0..DIRS {
+            let file = two.opened(at).await;
+            let [given, moved, last] =
+                ["given", "moved", "last"].map(|text| format!("/to{at}/{text}"));
+            file.link(&given).await.unwrap();
+            ann.rename(&given, &moved).await.unwrap();
+            ann.unlink(format!("/from{at}/f")).await.unwrap();
+            file.link(&last).await.unwrap();
+            assert_eq!(ann.read(&last).await.unwrap(), &b"opened"[..]);
+            file.close().await.unwrap();
+        }
+    });
+}
