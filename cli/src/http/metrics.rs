@@ -33,21 +33,21 @@ const GAUGES: &[Metric] = &[
         "queued_requests",
         "Requests that have arrived and are not executed.",
     ),
-    seconds(
-        "busy_nanos",
-        "busy_seconds",
-        "For how long the busiest core has worked without a pause.",
-    ),
+    seconds("busy_nanos", "busy_seconds", "Time that the busiest core has worked without a pause."),
     metric("writable", "writable", "1 while there is room on the disks for writes."),
     metric("block_store", "block_store", "1 while the block store takes and gives blocks."),
     metric("lease", "lease", "1 while the server has a lease, or is the only one."),
-    seconds("lease_left_nanos", "lease_left_seconds", "What is left of the lease."),
+    seconds("lease_left_nanos", "lease_left_seconds", "Remaining time of the lease."),
     metric("coordinator", "coordinator", "1 on the coordinator, or the only server."),
     metric("servers_expected", "servers_expected", "Servers that the file system has."),
-    metric("servers_heard", "servers_heard", "Those that the coordinator hears of."),
-    metric("servers_silent", "servers_silent", "Those that it does not hear of."),
-    metric("alone", "alone", "1 while it serves without a lease what stands on no cached path."),
-    metric("sessions_max", "sessions_max", "How many sessions there may be."),
+    metric("servers_heard", "servers_heard", "Servers that the coordinator hears of."),
+    metric("servers_silent", "servers_silent", "Servers that the coordinator does not hear of."),
+    metric(
+        "alone",
+        "alone",
+        "1 while the server serves, without a lease, what needs no cached path.",
+    ),
+    metric("sessions_max", "sessions_max", "Limit of sessions."),
     metric("sync_waiters", "sync_waiters", "Requests that wait for stable storage."),
     metric(
         "transactions_in_doubt",
@@ -57,7 +57,7 @@ const GAUGES: &[Metric] = &[
     seconds(
         "transaction_in_doubt_oldest_nanos",
         "transaction_in_doubt_oldest_seconds",
-        "For how long the oldest of them has been prepared.",
+        "Age of the oldest transaction in doubt.",
     ),
     metric(
         "births_unconfirmed",
@@ -81,7 +81,11 @@ const GAUGES: &[Metric] = &[
         "sessions_unclaimed",
         "Sessions of before the restart that are not back yet.",
     ),
-    seconds("slow_threshold_nanos", "slow_threshold_seconds", "What is slow for `pando profile`."),
+    seconds(
+        "slow_threshold_nanos",
+        "slow_threshold_seconds",
+        "Time from which an operation is slow for `pando profile`.",
+    ),
     metric("space_bytes", "space_bytes", "Size of the place where blocks are."),
     metric("space_free_bytes", "space_free_bytes", "Free bytes of the place where blocks are."),
     metric("store_memtable_bytes", "store_memtable_bytes", "Recent metadata held in memory."),
@@ -101,7 +105,7 @@ const GAUGES: &[Metric] = &[
 const COUNTERS: &[Metric] = &[
     metric("received_bytes", "received_bytes_total", "Bytes read from connections."),
     metric("sent_bytes", "sent_bytes_total", "Bytes written to connections."),
-    metric("locks_granted", "locks_granted_total", "Locks that were given."),
+    metric("locks_granted", "locks_granted_total", "Locks that were granted."),
     metric(
         "locks_refused",
         "locks_refused_total",
@@ -114,20 +118,16 @@ const HISTOGRAMS: &[Metric] = &[
     metric("group_bytes", "group_bytes", "Bytes of a group's write."),
     seconds("write_nanos", "store_write_seconds", "Durations of the groups' writes."),
     seconds("sync_nanos", "store_sync_seconds", "Durations of syncs."),
-    seconds(
-        "lock_wait_nanos",
-        "lock_wait_seconds",
-        "How long was waited for locks that were given.",
-    ),
+    seconds("lock_wait_nanos", "lock_wait_seconds", "Waiting times for locks that were granted."),
     seconds(
         "handoff_frozen_nanos",
         "handoff_frozen_seconds",
-        "For how long names that move to another partition were frozen.",
+        "Times for which names that move to another partition were frozen.",
     ),
     seconds(
         "handoff_wait_nanos",
         "handoff_wait_seconds",
-        "How long requests waited for names that move, of those that did.",
+        "Waiting times of requests for names that move, without those that did not wait.",
     ),
 ];
 
@@ -139,7 +139,11 @@ pub(super) fn render(status: &Status, load: &Load, standing: &Standing, healthy:
     for (name, help, value) in [
         ("healthy", "1 while the server can vouch for its data.", u64::from(healthy)),
         ("ready", "1 while clients should be sent here.", u64::from(standing.ready)),
-        ("problems", "What is wrong; /status.json names it.", count(standing.problems.len())),
+        (
+            "problems",
+            "Number of problems; /status.json names them.",
+            count(standing.problems.len()),
+        ),
         ("uptime_seconds", "Seconds since the server started.", status.uptime_seconds),
         ("shards", "Shards that the server serves.", u64::from(status.shards)),
         ("sessions", "Open sessions.", count(status.sessions.len())),
@@ -179,7 +183,7 @@ pub(super) fn render(status: &Status, load: &Load, standing: &Standing, healthy:
     }
     page.transactions(load);
     let (name, version) = (escape(&status.name), escape(&status.version));
-    page.family("info", "gauge", "What is served, as labels.");
+    page.family("info", "gauge", "The file system and its server, as labels.");
     let (role, server) = (observed::role(standing), standing.server);
     let labels = format!(
         "name=\"{name}\",uuid=\"{:032x}\",version=\"{version}\",role=\"{role}\",server=\"{server}\"",
