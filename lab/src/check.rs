@@ -6,6 +6,7 @@
 
 pub mod durable;
 pub mod errors;
+pub mod full;
 pub mod linear;
 pub mod owned;
 pub mod planted;
@@ -39,6 +40,9 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
     let status = machine.client.status().await?;
     ensure!(status.sessions.len() == 1, "sessions are left: {:?}", status.sessions);
     quota::fill(world, &machine.client).await?;
+    if world.plan().has_small_disks() {
+        full::check(world, &machine.client).await?;
+    }
     if world.plan().trash {
         tree::check(&machine.client).await?;
         fsck(world, &machine.client).await.context("with what is in the trash")?;

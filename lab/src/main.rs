@@ -67,6 +67,9 @@ struct Sim {
     /// Give servers one to three cores, and let some be away for longer than a lease.
     #[arg(long)]
     wide: bool,
+    /// Have disks that are nearly full now and then.
+    #[arg(long)]
+    full: bool,
     /// Plant a bug in the servers, by its name.
     #[arg(long)]
     bug: Option<String>,
@@ -118,8 +121,8 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let Sim { trace: print, calm, servers, crowd, wide, .. } = *args;
-    let options = Options { bug, print, calm, servers, crowd, wide };
+    let Sim { trace: print, calm, servers, crowd, wide, full, .. } = *args;
+    let options = Options { bug, print, calm, servers, crowd, wide, full };
     if let Some(seed) = args.seed {
         let report = sim::run(seed, options)?;
         println!("{report:#?}");

@@ -69,8 +69,10 @@ pub struct Options {
     pub servers: Option<u16>,
     /// Names of large directories move between partitions all the time.
     pub crowd: bool,
-    /// Servers may have several cores, and be away for longer than a lease.
+    /// Servers may have several cores, and be away for longer than a lease. See [`Plan::wide`].
     pub wide: bool,
+    /// The disks of servers are nearly full now and then. See [`Plan::full`].
+    pub full: bool,
 }
 
 /// The report of a world without a failure.
@@ -97,17 +99,20 @@ pub struct Failure {
     pub crowd: bool,
     /// Whether the plan was made [`Plan::wide`].
     pub wide: bool,
+    /// Whether the plan was made [`Plan::full`].
+    pub full: bool,
     /// All problems, as text.
     pub what: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, servers, crowd, wide, what } = self;
+        let Failure { seed, servers, crowd, wide, full, what } = self;
         let crowd = if *crowd { " --crowd" } else { "" };
         let wide = if *wide { " --wide" } else { "" };
+        let full = if *full { " --full" } else { "" };
         let replay = format!(
-            "cargo run -p lab -- sim --servers {servers}{crowd}{wide} --seed {seed} --trace"
+            "cargo run -p lab -- sim --servers {servers}{crowd}{wide}{full} --seed {seed} --trace"
         );
         write!(f, "seed {seed}: {what}\nreplay: {replay}")
     }
@@ -123,7 +128,8 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let servers = options.servers.unwrap_or_else(|| Plan::servers_of(seed));
     let draw = if options.crowd { Plan::draw_crowd } else { Plan::draw };
     let plan = draw(seed, servers);
-    run_plan(if options.wide { plan.wide() } else { plan }, options)
+    let plan = if options.wide { plan.wide() } else { plan };
+    run_plan(if options.full { plan.full() } else { plan }, options)
 }
 
 /// Runs the worlds of many seeds, on two threads. Returns the sums of their counts, and the
@@ -175,6 +181,7 @@ pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
             servers,
             crowd,
             wide: options.wide,
+            full: options.full,
             what: problems.join("\n  and "),
         });
     }

@@ -11,7 +11,7 @@ use meta::Bug;
 
 /// One server.
 fn alone() -> Options {
-    Options { servers: Some(1), ..Options::default() }
+    Options { servers: Some(1), wide: true, ..Options::default() }
 }
 
 const SEEDS: u64 = 1000;
@@ -43,6 +43,17 @@ fn assert_happened(counts: &[(&str, u64)]) {
     }
 }
 
+/// Checks that there were worlds with everything that is drawn as [`lab::sim::plan::Special`].
+fn assert_special(sum: &Counts) {
+    assert_happened(&[
+        ("full disks", sum.full),
+        ("changes that a full disk refuses", sum.refused_full),
+        ("clients that predict nothing", sum.sequential),
+        ("operations of limited clients", sum.limited),
+        ("checks of what is in use", sum.checks),
+    ]);
+}
+
 #[test]
 fn every_world_keeps_its_promises() {
     let sum = sum_of("worlds", 1..SEEDS + 1, alone());
@@ -68,6 +79,7 @@ fn every_world_keeps_its_promises() {
         ("locks that were waited for", sum.locks_awaited),
         ("trash", sum.thrown),
     ]);
+    assert_special(&sum);
     assert!(sum.histories_given_up * 100 <= sum.histories, "too many histories were given up");
 }
 
@@ -116,6 +128,7 @@ fn every_cluster_keeps_its_promises() {
             ("locks that were waited for", sum.locks_awaited),
             ("trash", sum.thrown),
         ]);
+        assert_special(&sum);
         logs_cut += sum.logs_cut;
         assert!(sum.histories >= CLUSTER_SEEDS / 2);
         // Other faults go on meanwhile.
@@ -145,6 +158,10 @@ fn every_crowd_keeps_its_promises() {
             ("leases of servers that ended", sum.leases_ended),
             ("aborted transactions", sum.transactions_aborted),
             ("transactions whose outcome was asked for", sum.transactions_recovered),
+            ("full disks", sum.full),
+            ("changes that a full disk refuses", sum.refused_full),
+            ("clients that predict nothing", sum.sequential),
+            ("operations of limited clients", sum.limited),
         ]);
     }
 }
@@ -219,6 +236,7 @@ finds! {
     it_finds_that_who_says_nothing_is_taken_to_use_nothing: UnheardHaveNone,
     it_finds_that_a_merged_partition_is_forgotten: MergedForgotten,
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken,
+    it_finds_that_a_server_without_room_is_ignored: NoRoomIgnored,
     it_finds_a_layout_that_is_published_early: LayoutPublishedEarly,
     it_finds_changes_that_are_not_sent_again: ChangesForgotten,
     it_finds_names_that_move_while_they_are_changed: NotFrozen,

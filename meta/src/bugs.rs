@@ -71,6 +71,8 @@ pub enum Bug {
     PreparedNotAwaited,
     /// Servers are told of a commit that is not stable (`transact::run`).
     CommitNotAwaited,
+    /// A transaction is committed though a server had no room to prepare it (`transact::run`).
+    NoRoomIgnored,
     /// A commit is not noted (`transact::run`).
     CommitNotNoted,
     /// The quota charges of a transaction are not stored with its commit (`txn`).
@@ -139,7 +141,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 53] = [
+    pub const ALL: [Bug; 54] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -165,6 +167,7 @@ impl Bug {
         Bug::ExpectationsIgnored,
         Bug::PreparedNotAwaited,
         Bug::CommitNotAwaited,
+        Bug::NoRoomIgnored,
         Bug::CommitNotNoted,
         Bug::ChargeLost,
         Bug::CommitForgottenEarly,

@@ -11,10 +11,15 @@ use std::{
 
 use base::FsError;
 use client::{Client, Config, Error};
+use rustix::{
+    fs::{FallocateFlags, XattrFlags},
+    io::Errno,
+};
 use wire::XattrMode;
 
 use crate::{
-    harness::{Data, Running, pause, succeed, text},
+    harness::{Data, Running, pause, succeed, text, unmount},
+    mounted::Mountpoint,
     serve::get,
 };
 
@@ -36,6 +41,16 @@ impl Disk {
         let data = Data { folder };
         succeed(&["format", "--data", text(&data.path())]);
         Disk { data, path }
+    }
+
+    /// Takes room until `left` bytes are free, as another program would.
+    fn fill_to(&self, left: u64) -> PathBuf {
+        let path = self.path.join("another program's");
+        let file = fs::File::create(&path).expect("an empty file takes no room");
+        let disk = rustix::fs::statvfs(&self.path).expect("it is mounted");
+        let taken = (disk.f_bavail * disk.f_frsize).checked_sub(left).expect("there is more");
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, taken).expect("there is room");
+        path
     }
 
     /// Takes all the room that is left, as another program would.
@@ -180,4 +195,103 @@ fn a_server_whose_disk_another_program_fills_waits_and_loses_nothing() {
     });
     assert_sound(&server, &disk);
     assert_eq!(server.stop(), Some(0));
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let mut tries = 0;
+    while !is_so() {
+        tries += 1;
+        assert!(tries < 600, "{what}");
+        pause(Duration::from_millis(50));
+    }
+}
+
+/// Checks that something was refused because the disk is nearly full.
+fn assert_full<T: std::fmt::Debug>(done: std::io::Result<T>, what: &str) {
+    let refused = done.expect_err(what).raw_os_error();
+    assert_eq!(refused, Some(Errno::NOSPC.raw_os_error()), "{what}");
+}
+
+/// Programs work on a mount while the disk of its server is nearly full.
+fn programs_on_a_mount_meet_a_full_disk(args: &[&str], keeps_trash: bool) {
+    let disk = Disk::new("128m");
+    let server = disk.data.serve(&[&["--reserve", "32MiB"], args].concat());
+    let (address, token) = (server.address().to_owned(), disk.data.admin_token());
+    let folder = crate::harness::folder();
+    let mount = Mountpoint::new(folder.path());
+    succeed(&["mount", &address, text(&mount.0), "--token", text(&token)]);
+    if keeps_trash {
+        succeed(&["set", &address, "trash_days=7", "--token", text(&token)]);
+    }
+    let at = |name: u32| mount.0.join(name.to_string());
+    for number in 0..5 {
+        fs::write(at(number), large(number)).unwrap();
+    }
+    let log = fs::File::create(mount.0.join("log")).unwrap();
+    (&log).write_all(b"answered").unwrap();
+    log.sync_all().unwrap();
+
+    let filler = disk.fill_to(20 << 20);
+    until("the server never sees that its disk is nearly full", || {
+        get(server.http(), "/metrics").contains("\npando_writable 0\n")
+    });
+    // Contents that were held back are told of by `fsync`, and by `close`.
+    let written = (&log).write_all(b", and more").and_then(|()| log.sync_all());
+    assert_full(written, "an append");
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", "bs=64k", "count=3", "conv=notrunc", "status=none"]);
+    let written = dd.arg(format!("of={}", text(&at(1)))).output().expect("there is dd(1)");
+    let said = String::from_utf8_lossy(&written.stderr);
+    assert!(!written.status.success() && said.contains("No space left on device"), "{said}");
+    assert_full(fs::write(at(100), b"x"), "a file");
+    assert_full(fs::create_dir(at(101)), "a directory");
+    assert_full(std::os::unix::fs::symlink("x", at(102)), "a symlink");
+    assert_full(fs::hard_link(at(0), at(103)), "a link");
+    let set = rustix::fs::setxattr(at(0), "user.x", b"x", XattrFlags::empty());
+    assert_full(set.map_err(Into::into), "an attribute");
+
+    for number in [0, 2, 3, 4] {
+        assert!(fs::read(at(number)).unwrap() == large(number), "{number}");
+    }
+    fs::rename(at(2), at(200)).unwrap();
+    fs::File::options().write(true).open(at(3)).unwrap().set_len(1000).unwrap();
+    fs::remove_file(at(4)).unwrap();
+    if keeps_trash {
+        let list = ["restore", &address, "--token", text(&token), "--list"];
+        let thrown = succeed(&list);
+        assert!(thrown.lines().any(|line| line.ends_with("/4")), "{thrown}");
+    }
+
+    fs::remove_file(filler).unwrap();
+    until("writes never resume", || fs::write(at(100), b"x").is_ok());
+    (&log).write_all(b", and again").and_then(|()| log.sync_all()).unwrap();
+    drop(log);
+    unmount(&mount.0);
+    runtime().block_on(async {
+        let client = connect(&address, &token).await;
+        let log = client.read("/log").await.unwrap();
+        assert!(log.starts_with(b"answered") && log.ends_with(b", and again"), "{log:?}");
+        for (name, number) in [("0", 0), ("1", 1), ("200", 2)] {
+            assert!(client.read(&format!("/{name}")).await.unwrap() == large(number), "{name}");
+        }
+        assert!(client.read("/3").await.unwrap() == large(3)[..1000]);
+        let names = client.read_dir("/").await.unwrap().all().await.unwrap();
+        let mut names: Vec<_> = names.iter().map(|entry| entry.name.to_string()).collect();
+        names.retain(|name| name != ".trash");
+        names.sort();
+        assert_eq!(names, ["0", "1", "100", "200", "3", "log"]);
+        client.close().await.unwrap();
+    });
+    assert_sound(&server, &disk);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_mount_tells_of_a_full_disk_and_loses_nothing_that_was_answered() {
+    programs_on_a_mount_meet_a_full_disk(&[], true);
+}
+
+#[test]
+fn a_mount_of_a_strict_server_tells_of_a_full_disk_too() {
+    programs_on_a_mount_meet_a_full_disk(&["--durability", "strict"], false);
 }

@@ -1,5 +1,5 @@
 //! Injects all faults: kills, power cuts, cut connections, servers that stand still or are slow,
-//! and machines that do not reach each other.
+//! full disks, and machines that do not reach each other.
 
 use std::time::Duration;
 
@@ -31,7 +31,13 @@ pub async fn run(world: World) -> anyhow::Result<()> {
             Aim::Away => stay_away(&world, &random).await,
         }
     };
-    futures::try_join!(hit_anything(&world), aimed).map(|_| ())
+    let full = async {
+        match world.plan().has_small_disks() {
+            true => fill_disks(&world).await,
+            false => Ok(()),
+        }
+    };
+    futures::try_join!(hit_anything(&world), aimed, full).map(|_| ())
 }
 
 async fn hit_anything(world: &World) -> anyhow::Result<()> {
@@ -106,6 +112,23 @@ async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
         world.wait(time).await;
         host.keep_away(false);
         host.start()?;
+    }
+}
+
+/// Fills the disk of a server, or of all of them, and makes room again some time later.
+async fn fill_disks(world: &World) -> anyhow::Result<()> {
+    let random = world.random("small disks");
+    loop {
+        world.wait(random.ms(0..800)).await;
+        let one = random.index(world.hosts().len());
+        let hosts = match random.one_in(4) {
+            true => world.hosts(),
+            false => &world.hosts()[one..=one],
+        };
+        hosts.iter().for_each(|host| host.fill_disk(random.one_in(3)));
+        world.count(|counts| counts.full += 1);
+        world.wait(random.ms(100..1500)).await;
+        hosts.iter().for_each(Host::free_disk);
     }
 }
 

@@ -67,6 +67,23 @@ pub struct Plan {
     pub calm: Duration,
     /// The target of some of the faults.
     pub aim: Aim,
+    /// The unusual property of the world.
+    pub special: Special,
+}
+
+/// An unusual property of a world besides its faults. A world has at most one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Special {
+    /// No such property.
+    Nothing,
+    /// The disks of servers are nearly full now and then, so that changes are refused.
+    SmallDisks,
+    /// About half of the clients resolve paths without predicted ids.
+    Sequential,
+    /// Some clients have tokens that are limited to the directory of their workload.
+    Limited,
+    /// All servers are checked together while the workloads run.
+    Checks,
 }
 
 /// The target of most faults. Usually faults hit anything at any time. In some worlds of several
@@ -129,13 +146,33 @@ impl Plan {
     }
 
     /// The same plan, but servers may have several cores. In one of three worlds a server, or the
-    /// coordinator, is away for longer than a lease, in place of another aim.
+    /// coordinator, is away for longer than a lease, in place of another aim. Most worlds have
+    /// something special.
     #[must_use]
     pub fn wide(self) -> Plan {
         let random = SimRandom::new(self.seed).stream("wide");
         let cores = random.pick(&[1, 2, 3]);
         let away = random.one_in(3) && self.servers > 1;
-        Plan { cores, aim: if away { Aim::Away } else { self.aim }, ..self }
+        let special = SimRandom::new(self.seed).stream("special").pick(&[
+            Special::Nothing,
+            Special::SmallDisks,
+            Special::SmallDisks,
+            Special::Sequential,
+            Special::Limited,
+            Special::Checks,
+        ]);
+        let wide = Plan { cores, aim: if away { Aim::Away } else { self.aim }, special, ..self };
+        if special == Special::SmallDisks { wide.full() } else { wide }
+    }
+
+    /// The same plan, but disks are nearly full now and then. Quotas are set before.
+    #[must_use]
+    pub fn full(self) -> Plan {
+        let quotas = match self.quotas {
+            Quotas::None => Quotas::None,
+            Quotas::Before | Quotas::Meanwhile | Quotas::Again => Quotas::Before,
+        };
+        Plan { special: Special::SmallDisks, quotas, ..self }
     }
 
     /// The plan that `seed` decides, with `servers` servers of one core.
@@ -193,6 +230,7 @@ impl Plan {
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),
             calm: random.ms(60..400),
             aim,
+            special: Special::Nothing,
         }
     }
 
@@ -215,6 +253,12 @@ impl Plan {
     #[must_use]
     pub fn may_divide(&self) -> bool {
         self.servers > 1 && (self.divides || self.split_threshold < 100)
+    }
+
+    /// Whether nearly full disks may refuse changes.
+    #[must_use]
+    pub fn has_small_disks(&self) -> bool {
+        self.special == Special::SmallDisks
     }
 
     /// Whether a power cut may lose answered changes.

@@ -19,6 +19,17 @@ use crate::check::planted::{self, Missed, Pin};
 
 const TABLE: &str = include_str!("../../testdata/planted.txt");
 
+/// The kind of a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A world of [`Plan::draw`](super::plan::Plan::draw).
+    Plain,
+    /// A world of [`Plan::draw_crowd`](super::plan::Plan::draw_crowd).
+    Crowd,
+    /// A plain world that was made [`Plan::full`](super::plan::Plan::full).
+    Full,
+}
+
 /// A line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planted {
@@ -26,8 +37,8 @@ pub struct Planted {
     pub bug: Bug,
     /// Number of servers of the world.
     pub servers: u16,
-    /// Whether the world is a crowd.
-    pub crowd: bool,
+    /// The kind of the world.
+    pub kind: Kind,
     /// The seed that shows the bug.
     pub seed: u64,
     /// The last seed to search, from 1, when the pinned one does not show the bug.
@@ -47,16 +58,17 @@ impl Planted {
         let (bug, servers, kind, seed, within) =
             (column()?, column()?, column()?, column()?, column()?);
         let known = Bug::ALL.into_iter().find(|known| format!("{known:?}") == bug);
-        let crowd = match kind {
-            "plain" => false,
-            "crowd" => true,
-            other => bail!("a world is plain or crowd, not {other}"),
+        let kind = match kind {
+            "plain" => Kind::Plain,
+            "crowd" => Kind::Crowd,
+            "full" => Kind::Full,
+            other => bail!("a world is plain, crowd or full, not {other}"),
         };
         ensure!(!rest.is_empty(), "a word of the failure is missing");
         Ok(Planted {
             bug: known.with_context(|| format!("no bug is called {bug}"))?,
             servers: servers.parse()?,
-            crowd,
+            kind,
             seed: seed.parse()?,
             within: within.parse()?,
             word: rest.to_owned(),
@@ -64,9 +76,14 @@ impl Planted {
     }
 
     fn line(&self) -> String {
-        let Planted { bug, servers, crowd, seed, within, word } = self;
-        let (bug, kind) = (format!("{bug:?}"), if *crowd { "crowd" } else { "plain" });
-        format!("{bug:<21} {servers} {kind} {seed:<4} {within:<4} {word}")
+        let Planted { bug, servers, kind, seed, within, word } = self;
+        let kind = match kind {
+            Kind::Plain => "plain",
+            Kind::Crowd => "crowd",
+            Kind::Full => "full",
+        };
+        let bug = format!("{bug:?}");
+        format!("{bug:<21} {servers} {kind:<5} {seed:<4} {within:<4} {word}")
     }
 
     /// Runs the pinned world with the bug and without it. Returns the failure with the bug.
@@ -78,7 +95,8 @@ impl Planted {
         planted::find(&pin, |seed, planted| {
             let bug = planted.then_some(self.bug);
             let servers = Some(self.servers);
-            run(seed, Options { bug, servers, crowd: self.crowd, ..Options::default() })?;
+            let (crowd, full) = (self.kind == Kind::Crowd, self.kind == Kind::Full);
+            run(seed, Options { bug, servers, crowd, full, ..Options::default() })?;
             Ok(())
         })
     }

@@ -43,6 +43,9 @@ use super::{
     trace::Trace,
 };
 
+/// Free bytes below which servers with small disks refuse what needs room.
+const RESERVE: u64 = 64 << 20;
+
 /// The key that signs the tokens of every world.
 pub(super) const SIGNING_KEY: &[u8] = b"a key that every world has alike";
 
@@ -66,6 +69,8 @@ struct Inner {
     disk_ms_slow: Arc<AtomicU64>,
     trace: Trace,
     running: RefCell<Option<Running>>,
+    /// Free bytes of the disk.
+    free: Arc<AtomicU64>,
     /// Whether the server may not be started.
     away: Cell<bool>,
     /// Whether all changes that the server answered are still there. A loss before it last had a
@@ -146,6 +151,7 @@ impl Host {
                 random,
                 trace: trace.clone(),
                 running: RefCell::default(),
+                free: Arc::new(AtomicU64::new(u64::MAX)),
                 away: Cell::default(),
                 kept_all: Cell::default(),
                 counters: RefCell::default(),
@@ -219,6 +225,7 @@ impl Host {
                 disk_ms_slow: Arc::default(),
                 trace: before.trace.clone(),
                 running: RefCell::default(),
+                free: Arc::new(AtomicU64::new(u64::MAX)),
                 away: Cell::default(),
                 kept_all: Cell::default(),
                 counters: RefCell::default(),
@@ -289,7 +296,7 @@ impl Host {
 
     fn options(&self, process: &Arc<Process>) -> ServerOptions {
         let Inner { plan, network, server, .. } = &*self.inner;
-        let started = Instant::now();
+        let (started, free) = (Instant::now(), Arc::clone(&self.inner.free));
         ServerOptions {
             cores: plan.cores,
             durability: plan.durability,
@@ -305,6 +312,8 @@ impl Host {
             }),
             offload: self.offload(),
             limits: Limits {
+                free: Arc::new(move || free.load(Ordering::Relaxed)),
+                reserve: if plan.has_small_disks() { RESERVE } else { 0 },
                 split_threshold: plan.split_threshold,
                 doubt_max: plan.doubt_max,
                 ..Limits::default()
@@ -335,6 +344,18 @@ impl Host {
     /// no time they still take none.
     pub fn slow_down_disk(&self, ms: u64) {
         self.inner.disk_ms_slow.store(ms, Ordering::Relaxed);
+    }
+
+    /// Fills the disk, as another program would, so that removals still work; with `all` only reads
+    /// do. The server looks at its disk a few times in a second.
+    pub fn fill_disk(&self, all: bool) {
+        self.inner.trace.note("full", &[u64::from(self.inner.server), u64::from(all)]);
+        self.inner.free.store(if all { 0 } else { RESERVE - 1 }, Ordering::Relaxed);
+    }
+
+    /// Makes room on the disk again.
+    pub fn free_disk(&self) {
+        self.inner.free.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Kills the server (SIGKILL). Bytes in flight from it may be lost.
@@ -475,6 +496,7 @@ impl Host {
     /// As for [`Host::start`].
     pub fn recover(&self) -> anyhow::Result<()> {
         self.keep_away(false);
+        self.free_disk();
         self.stop(false);
         self.slow_down(Duration::ZERO);
         self.pardon();

@@ -5,6 +5,7 @@
 
 mod below;
 mod beside;
+mod checks;
 mod contents;
 mod crossed;
 mod crowd;
@@ -26,7 +27,7 @@ use std::pin::Pin;
 use base::Locality;
 
 use super::{
-    plan::{Aim, Quotas},
+    plan::{Aim, Quotas, Special},
     world::World,
 };
 
@@ -42,6 +43,22 @@ impl Work {
     fn new(name: &'static str, run: impl Future<Output = anyhow::Result<()>> + 'static) -> Work {
         Work { name, run: Box::pin(run) }
     }
+}
+
+/// Sets up workloads that go on when a full disk refuses an operation. Each of them checks that a
+/// refused operation has changed nothing.
+async fn on_small_disks(world: &World) -> anyhow::Result<Vec<Work>> {
+    let mut works = vec![Work::new("lost", lost::set_up(world, 1).await?)];
+    if world.plan().is_lossy() {
+        return Ok(works);
+    }
+    for number in 2..4 {
+        works.push(Work::new("linear", linear::set_up(world, number).await?));
+    }
+    if world.plan().trash {
+        works.push(Work::new("thrown", thrown::set_up(world, 4).await?));
+    }
+    Ok(works)
 }
 
 /// Sets up the workloads of a world. Where a power cut may lose answered changes, only workloads
@@ -60,6 +77,13 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
     let mut works = vec![Work::new("lost", lost::set_up(world, 0).await?)];
     if world.plan().quotas != Quotas::None && !world.random("limits").one_in(3) {
         works.push(Work::new("filled", filled::set_up(world, 0).await?));
+    }
+    if world.plan().special == Special::Checks {
+        works.push(Work::new("checks", checks::set_up(world).await?));
+    }
+    if world.plan().has_small_disks() {
+        works.extend(on_small_disks(world).await?);
+        return Ok(works);
     }
     if world.plan().is_lossy() {
         works.push(Work::new("lost", lost::set_up(world, 1).await?));

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Clock, Cred, DirId, EntryName, NameVersion, placement::shard_of};
+use base::{Clock, Cred, DirId, EntryName, FsError, NameVersion, placement::shard_of};
 use client::{AccessTimes, Client, Config, Error, Resolution};
 use meta::Bug;
 use wire::{Join, Token, XattrMode};
@@ -15,7 +15,7 @@ use wire::{Join, Token, XattrMode};
 use super::{
     clock::SimClock,
     network::Network,
-    plan::Plan,
+    plan::{Plan, Special},
     random::SimRandom,
     server::{Host, SIGNING_KEY, address_of},
     trace::Trace,
@@ -96,6 +96,16 @@ pub struct Counts {
     pub beside_asked: u64,
     /// Pairs in which the other server answered meanwhile.
     pub beside_answered: u64,
+    /// Times that disks were nearly full.
+    pub full: u64,
+    /// Operations refused because a disk was nearly full.
+    pub refused_full: u64,
+    /// Clients that resolved paths without predicted ids.
+    pub sequential: u64,
+    /// Operations of clients whose tokens were limited to a directory.
+    pub limited: u64,
+    /// Checks of all servers that found nothing while workloads ran.
+    pub checks: u64,
     /// Changes refused by a quota.
     pub refused: u64,
     /// Contents of files refused by a quota.
@@ -138,6 +148,10 @@ impl World {
     /// When a server cannot start.
     pub fn new(plan: Plan, bug: Option<Bug>, trace: &Trace) -> anyhow::Result<World> {
         trace.start();
+        if plan.has_small_disks() {
+            trace.expect("the disk is nearly full");
+            trace.expect("the disk is full: only reads");
+        }
         let random = SimRandom::new(plan.seed);
         let network = Network::new(&plan, random.stream("network"), trace.clone());
         let clock = Arc::new(SimClock::start(plan.fine_clock));
@@ -211,8 +225,25 @@ impl World {
     /// # Errors
     /// When the server refuses it.
     pub async fn connect_as(&self, name: &str, kernel_checks: bool) -> anyhow::Result<Machine> {
+        self.connect_stable(|| self.config(name, kernel_checks)).await
+    }
+
+    /// Connects a client as [`World::connect`] does, with a token that is limited to a directory.
+    ///
+    /// # Errors
+    /// When the server refuses it.
+    pub async fn connect_limited(&self, name: &str, path: &str) -> anyhow::Result<Machine> {
+        let token = Token { path: path.to_owned(), ..Token::administrator() };
+        let limited = || {
+            let (config, number) = self.config(name, false);
+            (Config { token: token.sign(SIGNING_KEY), ..config }, number)
+        };
+        self.connect_stable(limited).await
+    }
+
+    async fn connect_stable(&self, config: impl Fn() -> (Config, u64)) -> anyhow::Result<Machine> {
         loop {
-            let (config, number) = self.config(name, kernel_checks);
+            let (config, number) = config();
             let client = Client::connect(config).await?;
             match client.sync().await {
                 Ok(()) => return Ok(Machine { client, number, world: self.clone() }),
@@ -252,6 +283,10 @@ impl World {
         let Inner { plan, network, clock, random, clients, .. } = &*self.inner;
         let number = clients.get() + 1;
         clients.set(number);
+        let random = random.stream(&format!("client {number}"));
+        let sequential =
+            plan.special == Special::Sequential && random.stream("resolution").one_in(2);
+        self.count(|counts| counts.sequential += u64::from(sequential));
         let config = Config {
             addresses: (0..plan.servers).map(address_of).collect(),
             token: Token::administrator().sign(SIGNING_KEY),
@@ -265,11 +300,14 @@ impl World {
             local: false,
             pid: 1,
             access_times: AccessTimes::Relative,
-            resolution: Resolution::Speculative,
+            resolution: match sequential {
+                true => Resolution::Sequential,
+                false => Resolution::Speculative,
+            },
             cache_lease: None,
             dial: network.port(number),
             clock: clock.clone(),
-            random: Arc::new(random.stream(&format!("client {number}"))),
+            random: Arc::new(random),
         };
         (config, number)
     }
@@ -380,6 +418,21 @@ impl World {
         count(&mut self.inner.counts.borrow_mut());
     }
 
+    /// The result of an operation; `None`, and a count, if a nearly full disk has refused it. A
+    /// refused operation has changed nothing.
+    ///
+    /// # Errors
+    /// The error of the operation. Where disks are never full, `NoSpace` is one.
+    pub fn unless_full<T>(&self, done: Result<T, Error>) -> Result<Option<T>, Error> {
+        match done {
+            Err(Error::Fs(FsError::NoSpace)) if self.plan().has_small_disks() => {
+                self.count(|counts| counts.refused_full += 1);
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
     /// Sets all clocks forward by some seconds, without waiting.
     pub fn skip(&self, seconds: i64) {
         self.inner.clock.skip(seconds);
@@ -450,6 +503,11 @@ impl Counts {
         self.transactions_recovered += other.transactions_recovered;
         self.beside_asked += other.beside_asked;
         self.beside_answered += other.beside_answered;
+        self.full += other.full;
+        self.refused_full += other.refused_full;
+        self.sequential += other.sequential;
+        self.limited += other.limited;
+        self.checks += other.checks;
         self.refused += other.refused;
         self.refused_contents += other.refused_contents;
         self.models += other.models;

@@ -80,7 +80,7 @@ pub(crate) fn run(
         Counters::add(&shared.counters.sessions_set_back);
     }
     if is_new {
-        shared.room.has(Level::Low)?;
+        has_room_for_another(shared, hello)?;
         has_place_for_another(shared, hello)?;
     }
     let share = if is_new { Some(share_for_another(shared, hello, &token)?) } else { None };
@@ -188,6 +188,16 @@ fn has_place(shared: &Shared, connection: &Connection, session: &Session) -> Res
     tracing::warn!(session = %session.id, client = session.client, "too many connections of one session");
     Counters::add(&shared.counters.connections_refused);
     Err(Fault::Retry(Retry::Busy))
+}
+
+/// Whether the disk has room for the record of another session. A client that has a session at
+/// another server, or had one here, waits for room: it goes on with other servers meanwhile, and
+/// would end if it were refused.
+fn has_room_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
+    match shared.room.has(Level::Low) {
+        Err(_) if hello.resume.is_some() => Err(Fault::Retry(Retry::Busy)),
+        has => has,
+    }
 }
 
 /// Whether another session may be opened.

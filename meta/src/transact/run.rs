@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     Core,
-    bugs::Bug,
+    bugs::{Bug, Planted},
     cluster::Cluster,
     coordinator::{self, Coordinator, graph},
     core::Work,
@@ -434,7 +434,7 @@ impl Run<'_> {
             // happen: no commit of it is written.
             let votes = self.in_time(join_all(asked)).await?;
             self.ends(Part::Prepare);
-            all_prepared(&votes)
+            all_prepared(&votes, self.shared.bugs)
         };
         let all = match held {
             Some(_) => {
@@ -565,11 +565,12 @@ impl Drop for Moves<'_> {
 }
 
 /// Whether all have prepared. An error when a server cannot, however often it is asked.
-fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>]) -> Result<bool> {
+fn all_prepared(votes: &[std::result::Result<Reply, Unanswered>], bugs: Planted) -> Result<bool> {
     let mut all = true;
     for vote in votes {
         match vote {
             Ok(Reply::Vote(Vote::Prepared)) => {}
+            Err(Unanswered::Failed(FsError::NoSpace)) if bugs.has(Bug::NoRoomIgnored) => {}
             Err(Unanswered::Failed(error)) => return Err((*error).into()),
             Ok(_) | Err(Unanswered::Lost) => all = false,
         }

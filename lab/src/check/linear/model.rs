@@ -311,6 +311,10 @@ impl State {
         new: Id,
         answer: Option<&Answer>,
     ) -> Option<After> {
+        if let Some(Err(FsError::NoSpace)) = answer {
+            // A full disk may refuse any change at any time, and no look.
+            return (!matches!(call, Call::Stat(..) | Call::List(..))).then_some(After(None));
+        }
         let done = match (call, looked) {
             (_, Err(error)) => Err(only(error)),
             (Call::Mkdir(path), Ok(_)) => {

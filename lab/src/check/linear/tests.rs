@@ -189,6 +189,18 @@ fn a_lost_change_is_refused() {
 }
 
 #[test]
+fn a_change_that_a_full_disk_refuses_changes_nothing() {
+    let begun = History::one().then(mkdir("a"), made_dir(2));
+    let full = || Err(FsError::NoSpace);
+    let after = begun.clone().then(create("ab"), full()).then(rename("a", "b"), full());
+    after.clone().then(stat("a"), dir(2, 0, 2)).accepted();
+    after.clone().then(stat("ab"), file(3, 1)).refused();
+    after.clone().then(stat("b"), dir(2, 0, 2)).refused();
+    after.then(stat("a"), full()).refused();
+    begun.then(list(""), full()).refused();
+}
+
+#[test]
 fn a_change_that_is_done_twice_is_refused() {
     let begun = History::one().then(create("a"), made_file(2));
     // The removal was answered, a new file was made, and the removal came again.

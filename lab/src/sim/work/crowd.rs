@@ -98,6 +98,15 @@ impl Crowd {
         Ok(member)
     }
 
+    /// Whether a change was made, and not refused by a full disk.
+    fn is_done<T>(
+        &self,
+        changed: client::Result<T>,
+        what: &'static str,
+    ) -> anyhow::Result<Option<T>> {
+        self.world.unless_full(changed).context(what)
+    }
+
     async fn step(&self, member: &mut Member, name: u64, grows: bool) -> anyhow::Result<()> {
         let (random, client) = (&member.random, &member.client);
         let (path, beside) = (self.path(member, name), self.beside(member, name));
@@ -121,35 +130,43 @@ impl Crowd {
                 if member.here.contains_key(&new) {
                     return Ok(());
                 }
-                client.rename(&path, self.path(member, new)).await.context("rename")?;
-                member.here.remove(&name).map(|ino| member.here.insert(new, ino));
+                let renamed = client.rename(&path, self.path(member, new)).await;
+                if self.is_done(renamed, "rename")?.is_some() {
+                    member.here.remove(&name).map(|ino| member.here.insert(new, ino));
+                }
             }
             (Some(ino), None) if random.one_in(3) => {
-                client.rename(&path, &beside).await.context("rename from it")?;
-                member.here.remove(&name);
-                member.beside.insert(name, ino);
+                let renamed = client.rename(&path, &beside).await;
+                if self.is_done(renamed, "rename from it")?.is_some() {
+                    member.here.remove(&name);
+                    member.beside.insert(name, ino);
+                }
             }
             (Some(_), _) if !grows => {
                 let attr = client.stat(&path).await.context("stat before it is removed")?;
-                match attr.kind {
-                    FileKind::Directory => client.rmdir(&path).await.context("rmdir")?,
-                    _ => client.unlink(&path).await.context("unlink")?,
+                let removed = match attr.kind {
+                    FileKind::Directory => self.is_done(client.rmdir(&path).await, "rmdir")?,
+                    _ => self.is_done(client.unlink(&path).await, "unlink")?,
                 };
-                member.here.remove(&name);
+                if removed.is_some() {
+                    member.here.remove(&name);
+                }
             }
             (None, Some(ino)) => {
-                client.rename(&beside, &path).await.context("rename into it")?;
-                member.beside.remove(&name);
-                member.here.insert(name, ino);
+                let renamed = client.rename(&beside, &path).await;
+                if self.is_done(renamed, "rename into it")?.is_some() {
+                    member.beside.remove(&name);
+                    member.here.insert(name, ino);
+                }
             }
             (None, None) if grows => {
                 let made = if random.one_in(5) {
-                    client.mkdir(&path, 0o755).await.context("mkdir")?
+                    self.is_done(client.mkdir(&path, 0o755).await, "mkdir")?
                 } else {
                     let new = client::New { kind: FileKind::File, mode: 0o644, rdev: 0 };
-                    client.mknod(&path, new).await.context("mknod")?
+                    self.is_done(client.mknod(&path, new).await, "mknod")?
                 };
-                member.here.insert(name, made.ino);
+                member.here.extend(made.map(|made| (name, made.ino)));
             }
             (Some(_) | None, _) => {}
         }

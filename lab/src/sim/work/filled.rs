@@ -181,8 +181,9 @@ impl Fills {
                 self.world.count(|counts| counts.refused += 1);
                 return Ok(());
             }
-            made => made.with_context(|| format!("make {path}"))?,
+            made => self.world.unless_full(made).with_context(|| format!("make {path}"))?,
         };
+        let Some(bytes) = bytes else { return Ok(()) };
         let thing = Thing { place, is_dir, bytes };
         self.counts(thing, &name)?;
         self.names.insert(name, thing);
@@ -198,8 +199,9 @@ impl Fills {
             file.write_at(0, &bytes).await?;
             file.close().await
         };
-        match written.await {
-            Ok(()) => Ok(bytes.len() as u64),
+        match self.world.unless_full(written.await) {
+            Ok(Some(())) => Ok(bytes.len() as u64),
+            Ok(None) => Ok(0),
             Err(Error::Fs(FsError::QuotaExceeded)) if place != Place::Beside => {
                 self.world.count(|counts| counts.refused_contents += 1);
                 Ok(0)
@@ -223,7 +225,14 @@ impl Fills {
             false => self.client.unlink(&path).await,
         };
         self.world.trace().say(format_args!("{path} removed: {removed:?}"));
-        self.is_lost(removed).with_context(|| format!("remove {path}"))
+        match self.world.unless_full(removed) {
+            Ok(None) => {
+                self.stays(thing);
+                self.names.insert(name.to_owned(), thing);
+                Ok(())
+            }
+            removed => self.is_lost(removed.map(drop)).with_context(|| format!("remove {path}")),
+        }
     }
 
     async fn rename(&mut self, name: &str) -> anyhow::Result<()> {
@@ -245,7 +254,16 @@ impl Fills {
                 self.names.remove(name);
                 return Ok(());
             }
-            renamed => renamed.with_context(|| format!("rename {old} to {new}"))?,
+            renamed => {
+                let renamed = self.world.unless_full(renamed);
+                let renamed = renamed.with_context(|| format!("rename {old} to {new}"))?;
+                if renamed.is_none() {
+                    if crosses {
+                        self.stays(thing);
+                    }
+                    return Ok(());
+                }
+            }
         }
         let thing = Thing { place: to, ..thing };
         if crosses {
@@ -260,6 +278,14 @@ impl Fills {
         if thing.place != Place::Beside {
             let Used { inodes, bytes } = self.there.get();
             self.there.set(Used { inodes: inodes - 1, bytes: bytes - thing.bytes });
+        }
+    }
+
+    /// Adds a thing again whose removal was refused.
+    fn stays(&self, thing: Thing) {
+        if thing.place != Place::Beside {
+            let Used { inodes, bytes } = self.there.get();
+            self.there.set(Used { inodes: inodes + 1, bytes: bytes + thing.bytes });
         }
     }
 

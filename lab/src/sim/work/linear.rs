@@ -17,11 +17,19 @@ use crate::{
     check::linear::{
         self, Answer, Attributes, By, Call, Extent, History, Names, Path, Seen, Verdict,
     },
-    sim::{plan::Aim, random::SimRandom, world::World},
+    sim::{
+        plan::{Aim, Special},
+        random::SimRandom,
+        world::World,
+    },
 };
 
 /// Maximum depth of a path.
 const DEPTH_MAX: u64 = 3;
+/// Number of clients that work.
+const CLIENTS: usize = 4;
+/// Number of them whose tokens are limited to the directory, where there are such clients.
+const LIMITED: usize = 2;
 
 struct Linear {
     world: World,
@@ -32,137 +40,35 @@ struct Linear {
 
 /// One of the clients that work.
 struct Worker {
-    name: String,
-    client: Client,
-    user: Client,
+    seat: Seat,
     random: SimRandom,
     operations: u64,
 }
 
-pub(super) async fn set_up(
-    world: &World,
-    number: u64,
-) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let dir = format!("/linear-{number}");
-    let random = world.random(&dir);
-    let machines = world.connect_all("linear", 4).await?;
-    let witness = world.connect("linear").await?;
-    let root = witness.client.mkdir(&dir, 0o755).await?;
-    world.divide(&witness.client, &dir).await?;
-    let extent = match world.plan().servers {
-        1 => Extent::Server,
-        _ if world.plan().may_divide() => Extent::Partitions,
-        _ => Extent::Servers,
-    };
-    let linear = Rc::new(Linear {
-        world: world.clone(),
-        dir,
-        names: random.pick(&[b"ab", b"abc"]),
-        history: RefCell::new(History::new(root.ino, extent)),
-    });
-    let aim = world.plan().aim;
-    Ok(async move {
-        let operations = random.within(8..16);
-        let mut workers: Vec<Vec<Worker>> = Vec::new();
-        for (number, machine) in machines.iter().enumerate() {
-            let at_once = match aim {
-                Aim::Answers => random.within(1..4),
-                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away if random.one_in(3) => 2,
-                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away => 1,
-            };
-            let workers_of = (0..at_once).map(|hand| Worker {
-                name: format!("{number}.{hand}"),
-                client: machine.client.clone(),
-                user: machine.client.as_user(Cred { uid: 100, gid: 100, groups: Vec::new() }),
-                random: random.stream(&format!("{number} {hand}")),
-                operations,
-            });
-            workers.push(workers_of.collect());
-        }
-        linear.begin(&witness.client).await?;
-        let mortal = random.one_in(3).then(|| random.ms(5..800));
-        let runs = workers.into_iter().enumerate().map(|(number, workers)| {
-            let linear = Rc::clone(&linear);
-            let run =
-                async move { join_all(workers.iter().map(|worker| linear.run(worker))).await };
-            async move {
-                match mortal.filter(|_| number == 0) {
-                    Some(life) => timeout(life, run).await.unwrap_or_default(),
-                    None => run.await,
-                }
-            }
-        });
-        let ended = join_all(runs).await;
-        for (number, machine) in machines.into_iter().enumerate() {
-            if number == 0 && mortal.is_some() {
-                machine.die(random.one_in(2));
-            } else {
-                machine.close().await?;
-            }
-        }
-        ended.into_iter().flatten().collect::<anyhow::Result<Vec<()>>>()?;
-        linear.look_at_all(&witness.client).await?;
-        witness.close().await?;
-        linear.check()
-    })
+/// A client, with its view of the directory.
+struct Seat {
+    name: String,
+    client: Client,
+    user: Client,
+    /// The path of the directory. A client whose token is limited to it has it as its root.
+    root: String,
 }
 
-impl Linear {
-    /// Makes a few directories and a file to move about.
-    async fn begin(&self, client: &Client) -> anyhow::Result<()> {
-        for path in ["a", "aa", "b"] {
-            let call = Call::Mkdir(Path(path.into()));
-            self.operate("w", client, client, call).await?;
-        }
-        self.operate("w", client, client, Call::Create(Path(b"ab".into()))).await
+impl Seat {
+    fn new(name: String, client: &Client, root: &str) -> Seat {
+        let user = client.as_user(Cred { uid: 100, gid: 100, groups: Vec::new() });
+        Seat { name, client: client.clone(), user, root: root.to_owned() }
     }
 
-    async fn run(&self, worker: &Worker) -> anyhow::Result<()> {
-        for _ in 0..worker.operations {
-            let call = self.draw(&worker.random);
-            self.operate(&worker.name, &worker.client, &worker.user, call).await?;
-            if worker.random.one_in(6) {
-                self.world.wait(worker.random.ms(0..60)).await;
-            }
-        }
-        Ok(())
+    fn path(&self, path: &Path) -> String {
+        let names = path.0.iter();
+        let path =
+            names.fold(self.root.clone(), |text, name| format!("{text}/{}", char::from(*name)));
+        if path.is_empty() { "/".to_owned() } else { path }
     }
 
-    /// Does an operation, and records it.
-    async fn operate(
-        &self,
-        by: &str,
-        client: &Client,
-        user: &Client,
-        call: Call,
-    ) -> anyhow::Result<()> {
-        self.answer_of(by, client, user, call).await.map(drop)
-    }
-
-    /// Does and records an operation. Returns the answer; `None` if nobody knows whether it
-    /// happened.
-    async fn answer_of(
-        &self,
-        by: &str,
-        client: &Client,
-        user: &Client,
-        call: Call,
-    ) -> anyhow::Result<Option<Answer>> {
-        let operation = self.history.borrow_mut().call(by, call.clone());
-        self.world.count(|counts| counts.operations += 1);
-        let answer = self.ask(client, user, &call).await;
-        self.world.trace().say(format_args!("{} {operation} {call:?} {answer:?}", self.dir));
-        let answer = match answer {
-            Ok(seen) => Ok(seen),
-            Err(Error::Fs(error)) => Err(error),
-            Err(Error::SessionLost) => return Ok(None),
-            Err(error) => return Err(anyhow!(error)).with_context(|| format!("{call:?}")),
-        };
-        self.history.borrow_mut().answer(operation, answer.clone());
-        Ok(Some(answer))
-    }
-
-    async fn ask(&self, client: &Client, user: &Client, call: &Call) -> Result<Seen, Error> {
+    async fn ask(&self, call: &Call) -> Result<Seen, Error> {
+        let Seat { client, user, .. } = self;
         let at = |path: &Path| self.path(path);
         match call {
             Call::Mkdir(path) => client.mkdir(at(path), 0o755).await.map(made),
@@ -187,9 +93,128 @@ impl Linear {
             }
         }
     }
+}
 
-    fn path(&self, path: &Path) -> String {
-        path.0.iter().fold(self.dir.clone(), |text, name| format!("{text}/{}", char::from(*name)))
+pub(super) async fn set_up(
+    world: &World,
+    number: u64,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
+    let dir = format!("/linear-{number}");
+    let random = world.random(&dir);
+    let limited = if world.plan().special == Special::Limited { LIMITED } else { 0 };
+    let mut machines = world.connect_all("linear", CLIENTS - limited).await?;
+    let witness = world.connect("linear").await?;
+    let root = witness.client.mkdir(&dir, 0o755).await?;
+    world.divide(&witness.client, &dir).await?;
+    for _ in 0..limited {
+        machines.push(world.connect_limited("linear", &dir).await?);
+    }
+    let extent = match world.plan().servers {
+        1 => Extent::Server,
+        _ if world.plan().may_divide() => Extent::Partitions,
+        _ => Extent::Servers,
+    };
+    let linear = Rc::new(Linear {
+        world: world.clone(),
+        dir,
+        names: random.pick(&[b"ab", b"abc"]),
+        history: RefCell::new(History::new(root.ino, extent)),
+    });
+    let aim = world.plan().aim;
+    Ok(async move {
+        let operations = random.within(8..16);
+        let mut workers: Vec<Vec<Worker>> = Vec::new();
+        for (number, machine) in machines.iter().enumerate() {
+            let at_once = match aim {
+                Aim::Answers => random.within(1..4),
+                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away if random.one_in(3) => 2,
+                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away => 1,
+            };
+            let is_limited = number >= CLIENTS - limited;
+            let root = if is_limited { "" } else { &linear.dir };
+            let workers_of = (0..at_once).map(|hand| Worker {
+                seat: Seat::new(format!("{number}.{hand}"), &machine.client, root),
+                random: random.stream(&format!("{number} {hand}")),
+                operations,
+            });
+            workers.push(workers_of.collect());
+        }
+        let witness_at = Seat::new("w".to_owned(), &witness.client, &linear.dir);
+        linear.begin(&witness_at).await?;
+        let mortal = random.one_in(3).then(|| random.ms(5..800));
+        let runs = workers.into_iter().enumerate().map(|(number, workers)| {
+            let linear = Rc::clone(&linear);
+            let run =
+                async move { join_all(workers.iter().map(|worker| linear.run(worker))).await };
+            async move {
+                match mortal.filter(|_| number == 0) {
+                    Some(life) => timeout(life, run).await.unwrap_or_default(),
+                    None => run.await,
+                }
+            }
+        });
+        let ended = join_all(runs).await;
+        for (number, machine) in machines.into_iter().enumerate() {
+            if number == 0 && mortal.is_some() {
+                machine.die(random.one_in(2));
+            } else {
+                machine.close().await?;
+            }
+        }
+        ended.into_iter().flatten().collect::<anyhow::Result<Vec<()>>>()?;
+        linear.look_at_all(&witness_at).await?;
+        witness.close().await?;
+        linear.check()
+    })
+}
+
+impl Linear {
+    /// Makes a few directories and a file to move about.
+    async fn begin(&self, witness: &Seat) -> anyhow::Result<()> {
+        for path in ["a", "aa", "b"] {
+            self.operate(witness, Call::Mkdir(Path(path.into()))).await?;
+        }
+        self.operate(witness, Call::Create(Path(b"ab".into()))).await
+    }
+
+    async fn run(&self, worker: &Worker) -> anyhow::Result<()> {
+        for _ in 0..worker.operations {
+            let call = self.draw(&worker.random);
+            self.operate(&worker.seat, call).await?;
+            if worker.random.one_in(6) {
+                self.world.wait(worker.random.ms(0..60)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does an operation, and records it.
+    async fn operate(&self, by: &Seat, call: Call) -> anyhow::Result<()> {
+        self.answer_of(by, call).await.map(drop)
+    }
+
+    /// Does and records an operation. Returns the answer; `None` if nobody knows whether it
+    /// happened.
+    async fn answer_of(&self, by: &Seat, call: Call) -> anyhow::Result<Option<Answer>> {
+        let operation = self.history.borrow_mut().call(&by.name, call.clone());
+        self.world.count(|counts| {
+            counts.operations += 1;
+            counts.limited += u64::from(by.root.is_empty());
+        });
+        let answer = by.ask(&call).await;
+        self.world.trace().say(format_args!("{} {operation} {call:?} {answer:?}", self.dir));
+        let answer = match answer {
+            Ok(seen) => Ok(seen),
+            Err(Error::Fs(FsError::NoSpace)) => {
+                self.world.unless_full(answer).with_context(|| format!("{call:?}"))?;
+                Err(FsError::NoSpace)
+            }
+            Err(Error::Fs(error)) => Err(error),
+            Err(Error::SessionLost) => return Ok(None),
+            Err(error) => return Err(anyhow!(error)).with_context(|| format!("{call:?}")),
+        };
+        self.history.borrow_mut().answer(operation, answer.clone());
+        Ok(Some(answer))
     }
 
     fn some_path(&self, random: &SimRandom) -> Path {
@@ -226,12 +251,12 @@ impl Linear {
     }
 
     /// Looks at the whole tree once no other client works.
-    async fn look_at_all(&self, client: &Client) -> anyhow::Result<()> {
+    async fn look_at_all(&self, witness: &Seat) -> anyhow::Result<()> {
         let mut left = vec![Path(Vec::new())];
         while let Some(path) = left.pop() {
-            self.operate("w", client, client, Call::Stat(path.clone(), By::Root)).await?;
+            self.operate(witness, Call::Stat(path.clone(), By::Root)).await?;
             let listing = Call::List(path.clone(), By::Root);
-            let names = match self.answer_of("w", client, client, listing.clone()).await? {
+            let names = match self.answer_of(witness, listing.clone()).await? {
                 Some(Ok(Seen::Names(names))) => names,
                 // A request of a dead client may still change the tree. The history says whether it
                 // may.
@@ -244,7 +269,7 @@ impl Linear {
                 if directory {
                     left.push(below);
                 } else {
-                    self.operate("w", client, client, Call::Stat(below, By::Root)).await?;
+                    self.operate(witness, Call::Stat(below, By::Root)).await?;
                 }
             }
         }

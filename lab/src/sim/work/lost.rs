@@ -1,7 +1,7 @@
 //! Power cuts: a client alone in its directory remembers every state that the directory went
 //! through, and which of them were durable. After each power cut it compares.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use base::{FileKind, FsError};
 use client::{Client, Error, New, OpenOptions};
 use meta::Durability;
@@ -9,7 +9,7 @@ use wire::RenameMode;
 
 use crate::{
     check::durable::{Act, History, State, Thing},
-    sim::{random::SimRandom, world::World},
+    sim::{plan::Special, random::SimRandom, world::World},
 };
 
 const OPERATIONS: u64 = 200;
@@ -20,6 +20,9 @@ struct Lost {
     client: Client,
     random: SimRandom,
     dir: String,
+    /// The path of the directory for the client. One whose token is limited to the directory has it
+    /// as its root.
+    root: String,
     history: History,
     /// Number of power cuts that were dealt with.
     cuts: u64,
@@ -29,13 +32,19 @@ pub(super) async fn set_up(
     world: &World,
     number: u64,
 ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + 'static> {
-    let machine = world.connect("lost").await?;
+    let mut machine = world.connect("lost").await?;
     let dir = format!("/lost-{number}");
     machine.client.mkdir(&dir, 0o755).await?;
+    let is_limited = world.plan().special == Special::Limited;
+    if is_limited {
+        let limited = world.connect_limited("lost", &dir).await?;
+        std::mem::replace(&mut machine, limited).close().await?;
+    }
     let mut lost = Lost {
         world: world.clone(),
         client: machine.client.clone(),
         random: world.random(&dir),
+        root: if is_limited { String::new() } else { dir.clone() },
         dir,
         history: History::new(State::new()),
         cuts: 0,
@@ -43,7 +52,10 @@ pub(super) async fn set_up(
     Ok(async move {
         for _ in 0..OPERATIONS {
             lost.step().await?;
-            lost.world.count(|counts| counts.operations += 1);
+            lost.world.count(|counts| {
+                counts.operations += 1;
+                counts.limited += u64::from(is_limited);
+            });
             if lost.random.one_in(10) {
                 lost.world.wait(lost.random.ms(0..100)).await;
             }
@@ -82,6 +94,9 @@ impl Lost {
         self.world.trace().say(format_args!("{} {act:?} {answer:?}", self.dir));
         if self.power_cuts() != self.cuts {
             return self.compare(Some(&act)).await;
+        }
+        if self.world.unless_full(answer.clone()).is_ok_and(|done| done.is_none()) {
+            return self.is_unchanged().await.with_context(|| format!("{act:?} is refused"));
         }
         match (&answer, should) {
             (Ok(()), Ok(())) => {
@@ -142,7 +157,7 @@ impl Lost {
     }
 
     async fn act(&self, act: &Act, synced: bool) -> Result<(), Error> {
-        let (client, path) = (&self.client, |name: &String| format!("{}/{name}", self.dir));
+        let (client, path) = (&self.client, |name: &String| format!("{}/{name}", self.root));
         match act {
             Act::Create(name) => {
                 let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
@@ -197,14 +212,26 @@ impl Lost {
         }
     }
 
+    /// Checks that the directory is as it was before the last operation, unless a power cut came.
+    async fn is_unchanged(&self) -> anyhow::Result<()> {
+        let found = self.look().await;
+        if self.power_cuts() != self.cuts {
+            return Ok(());
+        }
+        let (found, should) = (found?, self.history.now());
+        ensure!(found == *should, "{} has {found:?}, and had {should:?}", self.dir);
+        Ok(())
+    }
+
     async fn look(&self) -> Result<State, Error> {
         let mut state = State::new();
-        for entry in self.client.read_dir(&self.dir).await?.all().await? {
+        let dir = if self.root.is_empty() { "/" } else { &self.root };
+        for entry in self.client.read_dir(dir).await?.all().await? {
             let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
             let thing = match entry.kind {
                 Some(FileKind::Directory) => Thing::Directory,
                 Some(FileKind::File) | None => {
-                    let bytes = self.client.read(format!("{}/{name}", self.dir)).await?;
+                    let bytes = self.client.read(format!("{}/{name}", self.root)).await?;
                     Thing::File(bytes.to_vec())
                 }
                 Some(_) => return Err(Error::Fs(FsError::Io)),

@@ -5,7 +5,7 @@
 //! trash has each thing that has lost its last name, by its path, and nothing else from that
 //! directory. Each of them whose place is free is put back.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use base::{FileKind, FsError, Ino};
@@ -22,6 +22,8 @@ const OPERATIONS: u64 = 80;
 /// kept.
 const NAMES: u64 = 12;
 const DEPTH_MAX: usize = 3;
+/// Pause before something that a full disk has refused is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A file or a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,35 +83,56 @@ impl Workload {
         match &self.there[&path] {
             Thing::Directory if !self.is_empty(&path) => Ok(()),
             Thing::Directory => {
-                self.client.rmdir(&path).await.with_context(|| format!("rmdir {path}"))?;
-                self.throw(&path)
+                let removed = self.client.rmdir(&path).await;
+                match self.is_done(removed).with_context(|| format!("rmdir {path}"))? {
+                    true => self.throw(&path),
+                    false => Ok(()),
+                }
             }
             Thing::File(..) => {
                 let over = &taken[self.random.index(taken.len())];
                 let is_other = *over != path && matches!(self.there[over], Thing::File(..));
                 if is_other && self.random.one_in(3) {
                     let moved = self.client.rename(&path, over).await;
-                    moved.with_context(|| format!("rename {path} {over}"))?;
+                    if !self.is_done(moved).with_context(|| format!("rename {path} {over}"))? {
+                        return Ok(());
+                    }
                     self.throw(over)?;
                     let moved = self.there.remove(&path).context("it is there")?;
                     self.there.insert(over.clone(), moved);
                     return Ok(());
                 }
-                self.client.unlink(&path).await.with_context(|| format!("unlink {path}"))?;
-                self.throw(&path)
+                let removed = self.client.unlink(&path).await;
+                match self.is_done(removed).with_context(|| format!("unlink {path}"))? {
+                    true => self.throw(&path),
+                    false => Ok(()),
+                }
             }
         }
+    }
+
+    /// Whether a change was made, and not refused by a full disk.
+    fn is_done(&self, changed: client::Result<()>) -> client::Result<bool> {
+        Ok(self.world.unless_full(changed)?.is_some())
     }
 
     async fn make(&mut self, path: String) -> anyhow::Result<()> {
         let depth = path.matches('/').count();
         let thing = if depth <= DEPTH_MAX && self.random.one_in(3) {
-            self.client.mkdir(&path, 0o750).await.with_context(|| format!("mkdir {path}"))?;
+            let made = self.client.mkdir(&path, 0o750).await.map(drop);
+            if !self.is_done(made).with_context(|| format!("mkdir {path}"))? {
+                return Ok(());
+            }
             Thing::Directory
         } else {
             let bytes = self.random.bytes(self.random.index(6000));
-            self.client.write(&path, &bytes).await.with_context(|| format!("write {path}"))?;
-            Thing::File(self.client.stat(&path).await?.ino, bytes)
+            let written = self.client.write(&path, &bytes).await;
+            let is_whole = self.is_done(written).with_context(|| format!("write {path}"))?;
+            match self.client.stat(&path).await {
+                Ok(attr) => Thing::File(attr.ino, if is_whole { bytes } else { Vec::new() }),
+                Err(Error::Fs(FsError::NotFound)) if !is_whole => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         };
         self.there.insert(path, thing);
         Ok(())
@@ -180,11 +203,17 @@ impl Workload {
         let mut found = self.found().await?;
         found.sort();
         for (path, thing, at) in found {
-            let done = self.client.rename_with(&at, &path, RenameMode::NoReplace).await;
+            let done = loop {
+                let done = self.client.rename_with(&at, &path, RenameMode::NoReplace).await;
+                match self.world.unless_full(done) {
+                    Ok(None) => self.world.wait(PAUSE).await,
+                    done => break done,
+                }
+            };
             let above = path.rsplit_once('/').map_or("", |(above, _)| above);
             let has_place = above == self.dir || self.there.get(above) == Some(&Thing::Directory);
             match done {
-                Ok(()) => {
+                Ok(_) => {
                     ensure!(has_place, "{path} is back, where nothing was");
                     ensure!(!self.there.contains_key(&path), "{path} has replaced something");
                     self.there.insert(path, thing);
