@@ -36,7 +36,8 @@ pub struct Header {
     pub gid: u32,
     /// The calling process, in the mount's pid namespace; 0 when it is not visible there.
     pub pid: u32,
-    pub(crate) opcode: u32,
+    /// Operation code in the protocol; [`Request::name`] is its name.
+    pub opcode: u32,
 }
 
 /// One request: its header, its operation and what some operations carry along.

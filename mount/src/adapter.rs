@@ -30,6 +30,7 @@ use wire::DirRef;
 use crate::{
     answer::{Answer, Found, Outcome},
     convert::{self, Failed},
+    counts::Counts,
     listing::Listings,
     nodes::Nodes,
     options::Synchronous,
@@ -58,6 +59,8 @@ pub(crate) struct Adapter<S> {
     manners: Manners,
     /// Counts what was changed through this mount.
     changes: Cell<u64>,
+    /// Requests of the kernel, by kind.
+    counts: Counts,
     /// Facts of the root that the server told last, for its quota.
     root_info: RefCell<Vec<(String, String)>>,
     notifier: Notifier,
@@ -79,6 +82,7 @@ impl<S: FileSystem> Adapter<S> {
             walks: RefCell::default(),
             manners,
             changes: Cell::new(0),
+            counts: Counts::new(),
             root_info: RefCell::default(),
             notifier,
         }
@@ -87,6 +91,7 @@ impl<S: FileSystem> Adapter<S> {
     /// Executes one request.
     pub(crate) async fn call(self: Rc<Self>, owned: OwnedRequest) -> Outcome {
         let request = owned.get();
+        self.counts.request(request.header.opcode, request.name());
         let outcome = self.execute(&request).await;
         let who = (request.header.pid, request.header.node);
         self.walks.borrow_mut().tell(who, &request.op, outcome, |answer| match answer {
@@ -308,6 +313,7 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+        self.counts.forget();
         self.nodes.borrow_mut().forget(node, lookups);
     }
 

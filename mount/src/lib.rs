@@ -29,6 +29,7 @@
 mod adapter;
 mod answer;
 mod convert;
+mod counts;
 mod killed;
 mod listing;
 mod mounted;

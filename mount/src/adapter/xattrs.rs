@@ -2,13 +2,14 @@
 //!
 //! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. Its
 //! lines can be read one by one as `pando.NAME`, and some of them set: the settings of a directory.
+//! `pando.requests` is the same on every node: the requests of the kernel to this mount, by kind.
 //! The kernel checks POSIX ACLs, and asks for them wherever the mode does not settle a check.
 
 use base::{AclKind, Cred};
 use bytes::Bytes;
 use client::FileSystem;
 use fuse::{Errno, NodeId};
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 use wire::XattrMode;
 
 use super::Adapter;
@@ -18,6 +19,7 @@ use crate::{
 };
 
 const INFO: &[u8] = b"pando.info";
+const REQUESTS: &[u8] = b"pando.requests";
 const LINE: &[u8] = b"pando.";
 const CAPABILITY: &[u8] = b"security.capability";
 const TRUSTED: &[u8] = b"trusted.";
@@ -34,6 +36,9 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Outcome {
         if name == INFO {
             return sized(self.info(node).await?, size);
+        }
+        if name == REQUESTS {
+            return sized(object(self.counts.all()), size);
         }
         if let Some(line) = name.strip_prefix(LINE) {
             return sized(self.line(node, line).await?, size);
@@ -106,14 +111,17 @@ impl<S: FileSystem> Adapter<S> {
 
     async fn info(&self, node: NodeId) -> Result<Bytes, Failed> {
         let at = self.nodes.borrow().get(node)?;
-        let lines = self.fs.info(&at).await?;
-        let mut json = Vec::new();
-        // In the order of the lines, which a map of `serde_json` would not keep.
-        serde_json::Serializer::new(&mut json)
-            .collect_map(lines)
-            .expect("texts are written to memory");
-        Ok(json.into())
+        Ok(object(self.fs.info(&at).await?))
     }
+}
+
+/// A JSON object of these members, in their order, which a map of `serde_json` would not keep.
+fn object<K: Serialize, V: Serialize>(members: Vec<(K, V)>) -> Bytes {
+    let mut json = Vec::new();
+    serde_json::Serializer::new(&mut json)
+        .collect_map(members)
+        .expect("texts and numbers are written to memory");
+    json.into()
 }
 
 /// The value, or its size if that is what was asked for.

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt};
 
 use rustix::{
     fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr},
@@ -100,6 +100,28 @@ fn info_is_an_xattr_that_is_not_listed() {
             assert!(buffer.starts_with(br#"{"kind":"#), "the lines keep their order");
             assert_eq!(rustix::fs::listxattr_query(path), Ok(0));
         }
+    });
+}
+
+#[test]
+fn requests_of_the_kernel_are_counted_by_kind() {
+    on_each(|mounted| {
+        let counted = || {
+            let mut buffer = [0; 1024];
+            let len = getxattr(mounted.root(), "pando.requests", &mut buffer).unwrap();
+            let counts: BTreeMap<String, u64> = serde_json::from_slice(&buffer[..len]).unwrap();
+            move |kind: &str| counts.get(kind).copied().unwrap_or_default()
+        };
+        let before = counted();
+        for number in 0..10 {
+            fs::create_dir(mounted.path(&format!("dir-{number}"))).unwrap();
+        }
+        fs::remove_dir(mounted.path("dir-3")).unwrap();
+        let after = counted();
+        let grown = ["MKDIR", "RMDIR", "CREATE"].map(|kind| after(kind) - before(kind));
+        assert_eq!(grown, [10, 1, 0]);
+        assert!(after("LOOKUP") >= before("LOOKUP") + 10 && after("GETXATTR") >= 2);
+        assert_eq!(rustix::fs::listxattr_query(mounted.root()), Ok(0), "the count is not listed");
     });
 }
 
