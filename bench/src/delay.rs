@@ -36,7 +36,7 @@ use tokio::io::{
 };
 use wire::{Dial, Stream};
 
-use crate::monotonic;
+use crate::{draws::Draws, monotonic};
 
 /// The most bytes under way in a direction.
 const UNDER_WAY_MAX: usize = 4 << 20;
@@ -80,22 +80,16 @@ impl Delayed {
 struct Way {
     least: Duration,
     jitter: Duration,
-    state: u64,
+    draws: Draws,
 }
 
 impl Way {
     /// The next piece's time.
-    #[expect(clippy::cast_precision_loss, reason = "a draw has 53 bits")]
     fn draw(&mut self) -> Duration {
         if self.jitter.is_zero() {
             return self.least;
         }
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // Above 0, and 1 at most.
-        let uniform = (((mixed ^ mixed >> 31) >> 11) + 1) as f64 / (1_u64 << 53) as f64;
-        self.least + self.jitter.mul_f64((-uniform.ln()).min(JITTER_TIMES_MAX))
+        self.least + self.jitter.mul_f64((-self.draws.uniform().ln()).min(JITTER_TIMES_MAX))
     }
 }
 
@@ -111,7 +105,7 @@ impl Dial for Delayed {
                 // Sequences of one seed lie far apart.
                 let state =
                     self.seed ^ (2 * number + direction).wrapping_mul(0xd1b5_4a32_d192_ed03);
-                Way { least: self.each_way, jitter: self.jitter, state }
+                Way { least: self.each_way, jitter: self.jitter, draws: Draws::of(state) }
             };
             let (near, far) = duplex(READ_BYTES);
             let (sent, received) = split(far);
@@ -264,7 +258,7 @@ mod tests {
 
     fn draws(seed: u64) -> Vec<Duration> {
         let jitter = Duration::from_micros(100);
-        let mut way = Way { least: Duration::from_micros(50), jitter, state: seed };
+        let mut way = Way { least: Duration::from_micros(50), jitter, draws: Draws::of(seed) };
         (0..20_000).map(|_| way.draw()).collect()
     }
 

@@ -12,10 +12,12 @@
 //! ends the run of all ranks, and no number comes of it; what a run made is removed at its end,
 //! whatever the end.
 
+pub mod apps;
 pub mod balance;
 mod clock;
 mod delay;
 pub mod division;
+mod draws;
 pub mod figure;
 pub mod floor;
 mod plan;

@@ -4,6 +4,9 @@
 //! The file system lets the kernel believe nothing (every time to live is zero), answers FLUSH, and
 //! leaves permissions to the kernel. Any number of threads serve it, each with a runtime and a
 //! descriptor of its own.
+//!
+//! [`NullMount::with_contents`] is the file system in memory that `fuse` is tested with, for
+//! programs: the kernel may believe names and attributes there.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +17,8 @@ use std::{
     time::Duration,
 };
 
-use base::HashMap;
+use base::{Clock as _, HashMap};
+use client::SystemClock;
 use fuse::{
     Attr, Connection, DirPage, DirPlusPage, Entry, Handle, Handler, MountError, MountOptions,
     NodeId, NullFs, Op, OpenFlags, Reply, Request, Session, SessionError, StatFs, StatxExtra,
@@ -22,6 +26,10 @@ use fuse::{
 };
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use tokio::task::LocalSet;
+
+/// Time for which the kernel may believe names and attributes of a file system with contents.
+const BELIEVED: Duration = Duration::from_secs(1);
 
 /// Why there is no null file system.
 #[derive(Debug, thiserror::Error)]
@@ -51,18 +59,7 @@ impl NullMount {
     /// # Errors
     /// When the kernel or the machine refuses.
     pub fn mount(path: &Path, threads: usize) -> Result<NullMount, NullError> {
-        let options = MountOptions {
-            fsname: "null".to_owned(),
-            subtype: "pando-null".to_owned(),
-            allow_other: rustix::process::geteuid().is_root(),
-            // Every mount of ours has this option: the kernel then asks for the attributes of each
-            // directory on the way.
-            default_permissions: true,
-            nosuid: true,
-            nodev: true,
-            ..MountOptions::default()
-        };
-        let mut connection = fuse::mount(&options, path)?;
+        let mut connection = fuse::mount(&mount_options(), path)?;
         let tree = Arc::new(Mutex::new(Tree::new()));
         let mut mounted =
             NullMount { path: path.to_owned(), threads: Vec::new(), unmounted: false };
@@ -78,6 +75,30 @@ impl NullMount {
                 Err(_) => return Err(mounted.failed()),
             };
         }
+        Ok(mounted)
+    }
+
+    /// Mounts a null file system with contents on `path`, served by one thread: programs find in it
+    /// what they wrote. The kernel may believe names and attributes for a second, as on a mount of
+    /// ours.
+    ///
+    /// # Errors
+    /// When the kernel or the machine refuses.
+    pub fn with_contents(path: &Path) -> Result<NullMount, NullError> {
+        let connection = fuse::mount(&mount_options(), path)?;
+        let mut mounted =
+            NullMount { path: path.to_owned(), threads: Vec::new(), unmounted: false };
+        let thread = thread::Builder::new().name("null".to_owned());
+        let work = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(NullError::Thread)?;
+            LocalSet::new().block_on(&runtime, async {
+                let session = Session::start(connection, &NullFs::init_options()).await?;
+                session.run(&NullFs::new(BELIEVED, now)).await?;
+                Ok(())
+            })
+        };
+        mounted.threads.push(thread.spawn(work).map_err(NullError::Thread)?);
         Ok(mounted)
     }
 
@@ -106,6 +127,21 @@ impl NullMount {
     }
 }
 
+/// Options of the mounts.
+fn mount_options() -> MountOptions {
+    MountOptions {
+        fsname: "null".to_owned(),
+        subtype: "pando-null".to_owned(),
+        allow_other: rustix::process::geteuid().is_root(),
+        // Every mount of ours has this option: the kernel then asks for the attributes of each
+        // directory on the way.
+        default_permissions: true,
+        nosuid: true,
+        nodev: true,
+        ..MountOptions::default()
+    }
+}
+
 impl Drop for NullMount {
     fn drop(&mut self) {
         if !self.unmounted {
@@ -130,6 +166,12 @@ fn serve(
         session.run(null).await?;
         Ok(())
     })
+}
+
+/// Time of the machine, for inodes.
+fn now() -> Timespec {
+    let now = SystemClock.now();
+    Timespec { secs: now.sec, nanos: now.nsec }
 }
 
 struct Node {

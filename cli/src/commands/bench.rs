@@ -1,5 +1,6 @@
 //! `pando bench`: time operations.
 
+mod apps;
 mod crew;
 mod figures;
 mod fill;
@@ -13,6 +14,7 @@ mod md;
 mod meter;
 mod rank;
 mod report;
+mod started;
 mod suite;
 
 use std::process::ExitCode;
@@ -31,6 +33,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Md(md::Args),
+    Apps(apps::Args),
     Floor(floor::Args),
     Io(io::Args),
     List(list::Args),
@@ -46,6 +49,7 @@ enum Command {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Md(args) => md::run(args),
+        Command::Apps(args) => apps::run(args),
         Command::Floor(args) => floor::run(args),
         Command::Io(args) => io::run(args),
         Command::List(args) => list::run(args),

@@ -6,9 +6,12 @@ use std::{
     os::fd::OwnedFd,
     path::{self, Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
+use bench::Delayed;
 use tokio::task::LocalSet;
 
 use crate::{
@@ -51,6 +54,10 @@ pub(crate) struct Args {
     log: Option<PathBuf>,
     #[command(flatten)]
     trace: TraceArgs,
+    /// Add a round trip to the connections to the servers, as of a network between them: for
+    /// measurements.
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
+    rtt: Duration,
     /// This is the process that is left behind.
     #[arg(long, hide = true)]
     daemon: bool,
@@ -118,6 +125,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
     config.kernel_checks = true;
     config.local = true;
+    config.dial = Arc::new(Delayed::new(config.dial, args.rtt));
     let only = connect::only_user(&config.token);
     // The name is as given: by it mount(8) finds an existing mount, and umount(8) the mount to end.
     let fsname = args.servers.0.join(",");

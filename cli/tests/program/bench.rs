@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::{
-    harness::{Data, folder, pando, pause, stderr, succeed, text},
+    harness::{Data, fail, folder, pando, pause, stderr, succeed, text},
     mounted::Mountpoint,
 };
 
@@ -38,6 +38,10 @@ const PHASES: [&str; 10] = [
 
 fn rows(said: &str) -> Vec<Value> {
     said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text_of(row: &Value, field: &str) -> String {
+    row[field].as_str().unwrap().to_owned()
 }
 
 fn is_empty(folder: &Path) -> bool {
@@ -186,4 +190,95 @@ fn a_large_directory_is_made_listed_looked_at_and_removed() {
         }
     }
     assert_eq!(server.stop(), Some(0));
+}
+
+const APPS: [&str; 11] = [
+    "untar",
+    "find",
+    "find-again",
+    "grep",
+    "copy",
+    "git-add",
+    "git-commit",
+    "git-status",
+    "make",
+    "remove-copy",
+    "remove-tree",
+];
+
+#[test]
+fn programs_are_timed_at_all_places_and_their_requests_counted() {
+    let (local, out, data) = (folder(), folder(), folder());
+    let here = text(local.path());
+    let small = ["--entries", "40", "--bytes", "100KiB", "--turns", "1", "--json"];
+    let own = ["--with", "ext4,null,up,serve,serve-far"];
+    let paths = ["--out", text(out.path()), "--directory", text(data.path()), here];
+    let said = succeed(&[&["bench", "apps"], &small[..], &own, &paths].concat());
+    assert!(is_empty(local.path()) && is_empty(data.path()), "the run leaves something");
+    assert_eq!(
+        fs::read_to_string(out.path().join("apps.jsonl")).unwrap().trim_end(),
+        said.trim_end()
+    );
+    let rows = rows(&said);
+    let places = ["ext4", "null", "up", "serve", "serve-far", here];
+    let expected =
+        places.iter().flat_map(|place| APPS.map(|app| ((*place).to_owned(), app.to_owned())));
+    let name = |row: &Value| (text_of(row, "place"), text_of(row, "app"));
+    let named: Vec<_> = rows.iter().map(name).collect();
+    assert_eq!(named, expected.collect::<Vec<_>>());
+    for row in &rows {
+        let (place, app) = (text_of(row, "place"), text_of(row, "app"));
+        assert!(row["seconds"].as_f64() > Some(0.0), "{row}");
+        assert!(row["synced_seconds"].as_f64() >= row["seconds"].as_f64(), "{row}");
+        let mounted = ["up", "serve", "serve-far"].contains(&place.as_str());
+        assert_eq!(mounted, row["kernel_requests"].is_object(), "{row}");
+        assert_eq!(mounted, row["server_requests"].is_u64(), "{row}");
+        if mounted && app == "untar" {
+            let kinds = |kind: &str| row["kernel_requests"][kind].as_u64().unwrap_or_default();
+            let entries = row["entries"].as_u64().unwrap();
+            // The root of the tree is made, too.
+            assert_eq!(kinds("CREATE") + kinds("MKDIR"), entries + 1, "{row}");
+            assert!(row["server_requests"].as_u64() > Some(entries), "{row}");
+        }
+    }
+    // The added round trips of 200 us are of the mount that has them.
+    let of = |place: &str| {
+        let row = rows.iter().find(|row| row["place"] == place && row["app"] == "untar").unwrap();
+        (row["seconds"].as_f64().unwrap(), row["server_requests"].as_f64().unwrap())
+    };
+    let (far, requests) = of("serve-far");
+    assert!(far > requests * 200e-6 * 0.5, "{far} s for {requests} requests");
+    let figure: Value =
+        serde_json::from_str(&fs::read_to_string(out.path().join("apps.json")).unwrap()).unwrap();
+    assert_eq!(figure["charts"][0]["points"].as_array().unwrap().len(), APPS.len());
+    assert!(fs::read_to_string(out.path().join("apps.svg")).unwrap().contains("serve-far"));
+}
+
+#[test]
+fn programs_that_fail_or_are_interrupted_leave_nothing() {
+    let (local, data) = (folder(), folder());
+    let paths = ["--directory", text(data.path()), text(local.path())];
+    let small = ["bench", "apps", "--entries", "40", "--bytes", "100KiB", "--turns", "1"];
+    // A directory in which nothing may be made.
+    let error = fail(1, &[&small[..], &["--directory", text(data.path()), "/proc"]].concat());
+    assert!(error.contains("/proc"), "{error}");
+    assert!(is_empty(data.path()));
+    let many = ["bench", "apps", "--entries", "40", "--bytes", "100KiB", "--turns", "100"];
+    let mut running = pando(&[&many[..], &["--with", "up"], &paths].concat())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Programs run once there is something in the mount.
+    let runs_programs = || {
+        let run = fs::read_dir(data.path()).unwrap().next().map(|run| run.unwrap().path());
+        let mount = run.and_then(|run| fs::read_dir(run.join("up/mount")).ok());
+        mount.is_some_and(|mut all| all.next().is_some())
+    };
+    while !runs_programs() {
+        assert!(running.try_wait().unwrap().is_none(), "it ends by itself");
+        pause(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+    assert_eq!(running.wait().unwrap().code(), Some(1));
+    assert!(is_empty(local.path()) && is_empty(data.path()), "the run leaves something");
 }

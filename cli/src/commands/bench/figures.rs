@@ -291,6 +291,21 @@ async fn run_all(asked: Asked<'_>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Writes a figure that another command of `bench` has measured since `start`, and the lines that
+/// it was made of.
+pub(super) fn keep(
+    out: &Path,
+    start: Duration,
+    figure: Figure,
+    (file, lines): (&str, &str),
+) -> anyhow::Result<()> {
+    record::make_folder(out)?;
+    let seconds = bench::monotonic().saturating_sub(start).as_secs_f64();
+    record::write_file(out, file, lines)?;
+    let name = figure.name.clone();
+    record::write(out, &name, &Outcome { figure, reach: Vec::new() }, seconds)
+}
+
 /// Writes and prints what the only experiment of a command found, which began at `start`.
 fn single(out: &Path, start: Duration, outcome: Outcome) -> anyhow::Result<ExitCode> {
     record::make_folder(out)?;

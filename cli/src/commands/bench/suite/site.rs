@@ -5,7 +5,7 @@
 //! is ended.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _},
+    io::Read as _,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -16,13 +16,11 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{runtime::Runtime, sync::oneshot};
 
-use super::super::folder::Folder;
+use super::super::{
+    folder::Folder,
+    started::{MOUNTED, SERVING, started},
+};
 use crate::{connect, signals::Stop};
-
-/// The beginning of the line in which a server says that it serves.
-const SERVING: &str = "serving ";
-/// Beginning of the line in which a mount says that it works.
-const MOUNTED: &str = "mounted at ";
 
 /// The site of a run.
 pub(super) struct Site {
@@ -193,22 +191,6 @@ impl Site {
         ensure!(server.process.wait()?.success(), "the server did not end well");
         Ok(())
     }
-}
-
-/// Starts a process that stays, and waits until it has said a line that begins with `ready`.
-fn started(command: &mut Command, ready: &str) -> anyhow::Result<Child> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
-    let mut process = command.spawn().context("cannot start this program")?;
-    let mut lines = BufReader::new(process.stdout.take().expect("it is piped"));
-    let mut line = String::new();
-    while !line.starts_with(ready) {
-        line.clear();
-        if lines.read_line(&mut line)? == 0 {
-            process.wait()?;
-            bail!("a process ended before it was ready");
-        }
-    }
-    Ok(process)
 }
 
 impl Drop for Site {
