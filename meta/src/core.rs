@@ -7,7 +7,7 @@
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use base::{Ino, SessionId, Tagged as _, Time};
 use store::Batch;
@@ -26,7 +26,7 @@ use crate::{
     handoff::{self, steps::Act},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
-    quota::{allowance::Short, ask, count},
+    quota::{ask, count},
     reclaim,
     room::{self, Level},
     serve::Connection,
@@ -34,13 +34,12 @@ use crate::{
     session::Session,
     sync::{self, SyncQueue},
     transact::{
-        self, births,
-        locks::Doubt,
-        outcome, participant,
+        self, births, outcome, participant,
         phase::{Ended, Phase},
         recover,
     },
     txn::{Caller, Group, Promise, Remote, Txn},
+    wait::{Wait, WaitApart, WaitNow},
 };
 
 /// A group is written after this many requests, even if more are waiting: that bounds their delay.
@@ -314,17 +313,6 @@ impl Inner {
             }
             match outcome {
                 Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
-                Outcome::Again(Fault::InDoubt(doubt)) => {
-                    if let Some((within, busy)) = participant::waits(&incoming.request) {
-                        return self.soon(incoming, doubt, within, busy);
-                    }
-                    incoming.waits_since();
-                    let shared = Arc::clone(&self.shared);
-                    let ended = async move { shared.until_ended(doubt).await };
-                    let moves = self.shared.handoffs.is_of(doubt.txn);
-                    return self.later(incoming, moves, ended, Work::Request);
-                }
-                Outcome::Again(Fault::Short(short)) => return self.make_room(incoming, short),
                 Outcome::Elsewhere(remote) => {
                     let core = Core { inner: Rc::clone(self) };
                     // Race: before the task runs the connection may be another session's.
@@ -359,7 +347,8 @@ impl Inner {
                     });
                     return;
                 }
-                Outcome::Again(fault) => self.make_way(run, &fault),
+                Outcome::Waits(Wait::Now(wait)) => self.make_way(run, wait.as_ref()),
+                Outcome::Waits(Wait::Apart(wait)) => return self.waits(incoming, wait),
             }
         }
     }
@@ -432,28 +421,25 @@ impl Inner {
         });
     }
 
-    /// Executes a request of another server again when the transaction in its way has ended. If
-    /// that takes longer than `within`, the answer is `busy`.
-    fn soon(self: &Rc<Self>, incoming: Incoming, doubt: Doubt, within: Duration, busy: Answer) {
-        let until = incoming.waits_since() + within;
-        let core = Rc::clone(self);
-        tokio::task::spawn_local(async move {
-            match timeout_at(until, core.shared.until_ended(doubt)).await {
-                Ok(()) => core.again(incoming, None, Work::Request),
-                Err(_) => {
-                    let call = incoming.header.call;
-                    incoming.connection.reply_now(ReplyHeader { call, cache_version: 0 }, &busy);
-                }
-            }
-        });
-    }
-
-    /// Asks the coordinator for room below a quota, then executes the request again.
-    fn make_room(self: &Rc<Self>, incoming: Incoming, short: Short) {
+    /// Executes a request again when its wait is over. Some requests of other servers wait only for
+    /// so long, and are answered then.
+    fn waits(self: &Rc<Self>, incoming: Incoming, wait: Box<dyn WaitApart>) {
         let core = Core { inner: Rc::clone(self) };
         let session = incoming.connection.session();
+        let bound = participant::waits(&incoming.request);
+        let bound = bound.map(|(within, late)| (incoming.waits_since() + within, late));
         tokio::task::spawn_local(async move {
-            ask::ask(&core, short, &incoming.heard).await;
+            let over = wait.over(&core, Some(&incoming));
+            match bound {
+                None => over.await,
+                Some((until, late)) => {
+                    if timeout_at(until, over).await.is_err() {
+                        let call = incoming.header.call;
+                        let reply = ReplyHeader { call, cache_version: 0 };
+                        return incoming.connection.reply_now(reply, &late);
+                    }
+                }
+            }
             core.inner.again(incoming, session.as_ref(), Work::Request);
         });
     }
@@ -510,7 +496,7 @@ impl Inner {
                     let _ = phase.done.send(ended);
                     return;
                 }
-                Err(fault) => self.make_way(run, &fault),
+                Err(wait) => self.make_way(run, wait.as_ref()),
             }
         }
     }
@@ -553,14 +539,12 @@ impl Inner {
                     run.done.push(done);
                     return;
                 }
-                Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
-                    self.make_way(run, &fault);
-                }
-                Err(Fault::InDoubt(doubt)) => {
-                    let core = Rc::clone(self);
+                Err(Fault::Wait(Wait::Now(wait))) => self.make_way(run, wait.as_ref()),
+                Err(Fault::Wait(Wait::Apart(wait))) => {
+                    let core = Core { inner: Rc::clone(self) };
                     tokio::task::spawn_local(async move {
-                        core.shared.until_ended(doubt).await;
-                        core.push(Work::Step(step, done));
+                        wait.over(&core, None).await;
+                        core.inner.push(Work::Step(step, done));
                     });
                     return;
                 }
@@ -571,33 +555,19 @@ impl Inner {
                 Err(Fault::Answer(error)) => {
                     return tracing::error!(%error, "a background step failed");
                 }
-                Err(Fault::Retry(_) | Fault::Refused(_) | Fault::Short(_)) => return,
+                Err(Fault::Retry(_) | Fault::Refused(_)) => return,
             }
         }
     }
 
-    /// Writes the group, so that its locks are free and its effects are in the engine. Then waits
-    /// for the lock, or the session, that was in the way.
-    fn make_way(&self, run: &mut Run, fault: &Fault) {
+    /// Writes the group, so that its locks are free and its effects are in the engine. Then lets
+    /// pass what was in the way.
+    fn make_way(&self, run: &mut Run, wait: &dyn WaitNow) {
         self.write(run);
-        match fault {
-            Fault::Locked(lock) => {
-                Counters::add(&self.shared.counters.lock_conflicts);
-                self.shared.locks.wait(*lock);
-            }
-            Fault::InUse(session) => session.wait_until_unused(),
-            Fault::WriteFirst if run.group.wants_alone.take() => {
-                self.shared.gate.enter_alone(self.index);
-                (run.is_inside, run.group.is_alone) = (true, true);
-            }
-            Fault::WriteFirst
-            | Fault::InDoubt(_)
-            | Fault::Short(_)
-            | Fault::Remote
-            | Fault::Answer(_)
-            | Fault::Retry(_)
-            | Fault::Refused(_)
-            | Fault::Halt(_) => {}
+        wait.pass(&self.shared);
+        if wait.wants_alone() {
+            self.shared.gate.enter_alone(self.index);
+            (run.is_inside, run.group.is_alone) = (true, true);
         }
     }
 

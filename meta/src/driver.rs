@@ -22,10 +22,11 @@ use crate::{
     record::key,
     serve::{Connection, Waits},
     server::{Counters, Durability, Shared},
-    session::{Seen, Session, Standing},
+    session::{InUse, Seen, Session, Standing},
     transact::participant,
-    txn::{Caller, Group, Promise, Remote, Txn},
+    txn::{Caller, Group, Promise, Remote, Txn, Unwritten},
     unheard,
+    wait::Wait,
 };
 
 /// A refusal with more events is remembered as one that makes the client drop its whole cache.
@@ -64,8 +65,8 @@ pub(crate) enum Outcome {
     Answered(Verdict),
     /// The answer comes later, from this task.
     Async(Task),
-    /// The request must be executed again, after the group is written and the lock is free.
-    Again(Fault),
+    /// The request must be executed again when this wait is over.
+    Waits(Wait),
     /// The operation needs other servers: this is what it knows of them.
     Elsewhere(Box<Remote>),
     /// Like [`Outcome::Elsewhere`], for a request that opens a session.
@@ -78,16 +79,16 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the request waits from now on, for something else than a lock of another core.
+    /// Whether the request waits from now on, while the core goes on with others.
     pub(crate) fn waits(&self) -> bool {
         match self {
-            Outcome::Again(Fault::InDoubt(_) | Fault::Short(_))
+            Outcome::Waits(Wait::Apart(_))
             | Outcome::Elsewhere(_)
             | Outcome::Way(_)
             | Outcome::Room { .. }
             | Outcome::Relayed(_) => true,
             // A task is not made where it may not wait.
-            Outcome::Answered(_) | Outcome::Async(_) | Outcome::Again(_) => false,
+            Outcome::Answered(_) | Outcome::Async(_) | Outcome::Waits(Wait::Now(_)) => false,
         }
     }
 }
@@ -215,7 +216,7 @@ fn in_session(
     // already.
     let unlisted = !header.stand.is_none() && !group.after.events.is_empty();
     let current =
-        if unlisted { Err(Fault::WriteFirst) } else { is_current(shared, header, request) };
+        if unlisted { Err(Unwritten.into()) } else { is_current(shared, header, request) };
     if let Err(fault) = current {
         if numbered {
             remember_refusal(session, header.seq, &fault);
@@ -282,12 +283,8 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
         ) => Some(Answer::Retry(retry.clone())),
         Fault::Retry(Retry::NoSession | Retry::Busy | Retry::Away | Retry::Moved(_))
         | Fault::Refused(_)
-        | Fault::Locked(_)
-        | Fault::InUse(_)
-        | Fault::InDoubt(_)
-        | Fault::Short(_)
+        | Fault::Wait(_)
         | Fault::Remote
-        | Fault::WriteFirst
         | Fault::Halt(_) => None,
     };
     match last {
@@ -568,15 +565,7 @@ fn finish(
 ) -> Outcome {
     let answer = match result {
         Ok(done) => Answer::Done(done),
-        Err(
-            fault @ (Fault::Locked(_)
-            | Fault::InUse(_)
-            | Fault::InDoubt(_)
-            | Fault::Short(_)
-            | Fault::WriteFirst),
-        ) => {
-            return Outcome::Again(fault);
-        }
+        Err(Fault::Wait(wait)) => return Outcome::Waits(wait),
         Err(fault) => answer_of(shared, fault),
     };
     let verdict = Verdict::of(&answer);
@@ -590,12 +579,7 @@ pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
         Fault::Answer(error) => Answer::Failed(error),
         Fault::Retry(retry) => Answer::Retry(retry),
         Fault::Refused(reason) => Answer::Refused(reason),
-        Fault::Locked(_)
-        | Fault::InUse(_)
-        | Fault::InDoubt(_)
-        | Fault::Short(_)
-        | Fault::Remote
-        | Fault::WriteFirst => Answer::Retry(Retry::Busy),
+        Fault::Wait(_) | Fault::Remote => Answer::Retry(Retry::Busy),
         Fault::Halt(reason) => {
             shared.halt(reason);
             Answer::Halted
@@ -631,7 +615,7 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     // Another core may have been faster.
     let Some(found) = shared.session(session) else { return Ok(()) };
     if !found.begin_end() {
-        return Err(Fault::InUse(found));
+        return Err(InUse(found).into());
     }
     for shard in (0..shared.config.shards).map(ShardId) {
         txn.delete_prefix(&key::answers(shard, session))?;

@@ -1,12 +1,10 @@
 //! The ways in which an operation can fail, or must wait.
 
-use std::sync::Arc;
-
 pub(crate) use base::error::describe;
 use base::{DecodeError, FsError};
 use wire::Retry;
 
-use crate::{quota::allowance::Short, session::Session, transact::locks::Doubt};
+use crate::wait::Wait;
 
 /// The result of an operation's step.
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -20,21 +18,11 @@ pub(crate) enum Fault {
     Retry(Retry),
     /// The request itself is not allowed; the text says why.
     Refused(String),
-    /// Another core holds the lock: run the operation again when the lock is free.
-    Locked(u64),
-    /// Groups hold requests of the session that is to end: run the operation again when they are
-    /// written.
-    InUse(Arc<Session>),
-    /// The operation needs records of other servers: run it again when they were read.
+    /// Something is in the way: run the operation again when the wait is over.
+    Wait(Wait),
+    /// The operation needs records of other servers: `transact` reads them and runs it from then
+    /// on.
     Remote,
-    /// A prepared transaction is in the way: run the operation again when its outcome is known.
-    InDoubt(Doubt),
-    /// There is no room below a quota, as far as this server knows: run the operation again when
-    /// the coordinator was asked.
-    Short(Short),
-    /// The operation must see what this group has not written yet: run it again after the group's
-    /// write.
-    WriteFirst,
     /// This server can no longer vouch for its data and stops serving.
     Halt(Problem),
 }

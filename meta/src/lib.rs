@@ -54,6 +54,7 @@ mod txn;
 mod unheard;
 mod unnamed;
 mod unsynced;
+mod wait;
 
 pub use block_store::try_blocks;
 #[cfg(feature = "bugs")]

@@ -51,12 +51,7 @@ use crate::{
     sync::SyncQueue,
     tails::Tails,
     tokens::Tokens,
-    transact::{
-        Initiated,
-        births::Births,
-        locks::{Doubt, Has, Prepared},
-        recover,
-    },
+    transact::{Initiated, births::Births, locks::Prepared, recover},
     txn::Remote,
     unsynced,
 };
@@ -391,17 +386,6 @@ impl Shared {
         if self.options.durability == Durability::Strict {
             self.sync.until_stable().await;
         }
-    }
-
-    /// Returns when a transaction in the way has ended. A birth, which would take its time
-    /// otherwise, is hurried.
-    pub(crate) async fn until_ended(&self, doubt: Doubt) {
-        match self.prepared.birth(doubt.txn) {
-            Some(Has::Content) => self.births.want([doubt.txn]),
-            Some(Has::Entry) => self.births.hurry(),
-            None => {}
-        }
-        self.prepared.until_ended(doubt).await;
     }
 
     /// Changes the settings in memory; the caller stores them.

@@ -19,7 +19,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -35,10 +35,12 @@ use wire::{DirRef, Token};
 
 use crate::{
     error::{Fault, Result},
+    server::Shared,
     tokens::Share,
     txn::halves,
     unheard::Unheard,
     unnamed::Unnamed,
+    wait::WaitNow,
 };
 
 /// A client's session at this server.
@@ -84,6 +86,16 @@ struct State {
 impl std::fmt::Debug for Session {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_tuple("Session").field(&self.id).finish()
+    }
+}
+
+/// Groups hold requests of a session that is to end.
+#[derive(Debug)]
+pub(crate) struct InUse(pub(crate) Arc<Session>);
+
+impl WaitNow for InUse {
+    fn pass(&self, _shared: &Shared) {
+        self.0.wait_until_unused();
     }
 }
 
@@ -282,7 +294,7 @@ impl Session {
     }
 
     /// Blocks this thread until no group is inside. The caller holds no group.
-    pub(crate) fn wait_until_unused(&self) {
+    fn wait_until_unused(&self) {
         let mut state = self.state.lock();
         while self.uses.load(Ordering::SeqCst) > 0 {
             self.unused.wait(&mut state);

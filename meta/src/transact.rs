@@ -19,6 +19,7 @@
 //! Paper: InfiniFS §4.2.
 
 pub(crate) mod births;
+pub(crate) mod doubt;
 pub(crate) mod locks;
 pub(crate) mod outcome;
 pub(crate) mod participant;

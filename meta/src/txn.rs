@@ -31,7 +31,7 @@ use wire::{Retry, TxnId};
 
 pub(crate) use dirs::{Dir, Steps, show_inode};
 pub(crate) use files::{Located, Node, Place};
-pub(crate) use group::{Group, Promise};
+pub(crate) use group::{Group, Promise, Unwritten};
 pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 
@@ -47,7 +47,7 @@ use crate::{
     session::{Session, Standing},
     transact::locks::{Doubt, Want},
 };
-use group::Found;
+use group::{Alone, Found};
 
 /// The user, session and rights that a transaction acts for.
 #[derive(Clone, Copy)]
@@ -217,7 +217,7 @@ impl<'a> Txn<'a> {
 
     /// Refuses the operation while a prepared transaction stands on a record that it has written.
     pub(crate) fn unsettled(&self) -> Result<()> {
-        self.conflict.get().map_or(Ok(()), |doubt| Err(Fault::InDoubt(doubt)))
+        self.conflict.get().map_or(Ok(()), |doubt| Err(doubt.into()))
     }
 
     /// Whether this server has a key.
@@ -242,7 +242,7 @@ impl<'a> Txn<'a> {
             return Ok(());
         }
         match self.shared.prepared.in_the_way(key, want, self.own) {
-            Some(doubt) => Err(Fault::InDoubt(doubt)),
+            Some(doubt) => Err(doubt.into()),
             None => Ok(()),
         }
     }
@@ -255,7 +255,7 @@ impl<'a> Txn<'a> {
         }
         let key = self.share_key(dir.content.home, dir.id, dir.partition);
         match self.shared.prepared.birth_among([&key].into_iter()) {
-            Some(doubt) => Err(Fault::InDoubt(doubt)),
+            Some(doubt) => Err(doubt.into()),
             None => Ok(()),
         }
     }
@@ -429,8 +429,7 @@ impl<'a> Txn<'a> {
         if !self.shared.gate.is_shared() || self.group.is_alone {
             return Ok(());
         }
-        self.group.wants_alone.set(true);
-        Err(Fault::WriteFirst)
+        Err(Alone.into())
     }
 
     /// The coordinator's memory of renames, if this server is the coordinator.
@@ -669,12 +668,12 @@ impl<'a> Txn<'a> {
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
         if self.group.changes_in(from, to) {
-            return Err(Fault::WriteFirst);
+            return Err(Unwritten.into());
         }
         if self.shared.prepared.any()
             && let Some(doubt) = self.shared.prepared.in_range(from, to, want, self.own)
         {
-            return Err(Fault::InDoubt(doubt));
+            return Err(doubt.into());
         }
         Ok(self.shared.engine.scan(from, to, visit)?)
     }

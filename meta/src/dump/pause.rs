@@ -33,6 +33,7 @@ use crate::{
     error::{Fault, Result},
     record::key,
     server::Shared,
+    transact::doubt,
 };
 
 /// Time limit for moving names to arrive.
@@ -278,7 +279,7 @@ async fn settled(shared: &Shared) {
             sleep(LOOK).await;
         }
         // Births that wait to be confirmed need not wait for their round.
-        shared.births.hurry();
+        doubt::expedite_entries(shared);
         shared.prepared.until_none().await;
         until_swept(shared).await;
         if !shared.prepared.any() && !shared.births.are_unheard() {

@@ -13,11 +13,12 @@ use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Tally, TxnId};
 use super::{HandoffRecord, table::Partition, take, target};
 use crate::{
     bugs::Bug,
-    error::{Fault, Result},
+    error::Result,
     lock,
     record::{EntryRecord, Inode, Key, Location, Record as _, key},
     server::{Counters, Shared},
-    txn::{Located, Place, Txn},
+    transact::doubt,
+    txn::{Located, Place, Txn, Unwritten},
 };
 
 /// Number of names whose inodes one step takes out.
@@ -88,9 +89,8 @@ impl Act {
                 let freeze = || prepared.freeze(*id, of.share(), *moving, *until);
                 frozen.set(txn.shared.bugs.has(Bug::NotFrozen) || freeze());
                 if !frozen.get() {
-                    // Entries of new directories that could be confirmed may hold the names: hurry
-                    // their confirmation.
-                    txn.shared.births.hurry();
+                    // Entries of new directories that could be confirmed may hold the names.
+                    doubt::expedite_entries(txn.shared);
                 }
                 Ok(())
             }
@@ -107,7 +107,7 @@ impl Act {
 /// Asks for the group to be written first, if it has unwritten changes of the directory's names.
 fn nothing_unwritten(txn: &Txn<'_>, of: Partition) -> Result<()> {
     let names = key::names(of.shard, of.dir);
-    if txn.has_unwritten(&names, &key::end_of(&names)) { Err(Fault::WriteFirst) } else { Ok(()) }
+    if txn.has_unwritten(&names, &key::end_of(&names)) { Err(Unwritten.into()) } else { Ok(()) }
 }
 
 /// Takes the inodes of files out of their names, into their slots, where they stay.

@@ -18,7 +18,7 @@ use crate::{
     error::{Fault, Result},
     lock,
     record::{EntryRecord, Key, Record as _, key},
-    txn::Txn,
+    txn::{Txn, Unwritten},
 };
 
 /// Number of handoffs that a server receives at a time.
@@ -84,7 +84,7 @@ fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
     let from = key::names_from(taker.shard, taker.dir, first);
     let to = key::names_to(taker.shard, taker.dir, last);
     if txn.has_unwritten(&from, &to) {
-        return Err(Fault::WriteFirst);
+        return Err(Unwritten.into());
     }
     let mut empty = true;
     txn.shared.engine.scan(&from, &to, &mut |_, _| {
@@ -129,7 +129,7 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
     } else if let Some(((first, _), (last, _))) = req.changes.first().zip(req.changes.last())
         && let Some(txn) = txn.shared.prepared.holds(first, last)
     {
-        return Err(Fault::InDoubt(txn));
+        return Err(txn.into());
     }
     let taking = txn.shared.handoffs.received(|received| {
         let received = received.get_mut(&taker)?;

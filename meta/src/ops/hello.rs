@@ -382,7 +382,7 @@ fn walk_to(txn: &mut Txn<'_>, token: &Token) -> Result<Root> {
     }
     let attr = match txn.master(&at) {
         Ok(root) => root.attr(),
-        Err(fault @ (Fault::Remote | Fault::InDoubt(_))) => return Err(fault),
+        Err(fault @ (Fault::Remote | Fault::Wait(_))) => return Err(fault),
         // The root's record is damaged, and administrators are the ones to repair it.
         Err(_) if token.administers() => root_content(txn.now).attr(),
         Err(fault) => return Err(fault),

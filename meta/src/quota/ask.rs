@@ -13,7 +13,7 @@
 use std::{cell::Cell, time::Duration};
 
 use base::HashMap;
-use futures::future::join_all;
+use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::yield_now, time::sleep};
 use wire::{Answer, AskRoom, GiveRoom, Reply, ReplyHeader, Request, Room};
@@ -28,7 +28,9 @@ use crate::{
     cluster::Cluster,
     coordinator::Coordinator,
     driver::Incoming,
+    error::Fault,
     record::{QuotaId, Usage},
+    wait::{Wait, WaitApart},
 };
 
 /// Pause before asking again when room is unknown.
@@ -42,9 +44,27 @@ pub(crate) struct Ledgers {
     over: Notify,
 }
 
+impl From<Short> for Fault {
+    fn from(short: Short) -> Fault {
+        Fault::Wait(Wait::Apart(Box::new(short)))
+    }
+}
+
+impl WaitApart for Short {
+    fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
+        // Only clients' requests wait for room: the server itself may not ask.
+        async move {
+            if let Some(incoming) = of {
+                ask(core, *self, &incoming.heard).await;
+            }
+        }
+        .boxed_local()
+    }
+}
+
 /// Asks for room for a request, and notes a refusal in `heard`. A request that needs less than was
 /// refused may ask once more.
-pub(crate) async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
+async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
     let shared = &core.inner.shared;
     let Some(cluster) = &shared.cluster else { return };
     let Some(ask) = shared.quotas.wants(short) else {

@@ -27,6 +27,7 @@ use crate::{
     },
     room::Level,
     txn::Txn,
+    wait::Wait,
 };
 
 /// Longest wait of a vote for the confirmation of a directory that its transaction touches.
@@ -73,7 +74,7 @@ fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply>
     }
     let values = match values(txn, req) {
         Ok(values) => values,
-        Err(Fault::InDoubt(_)) => return Ok(Reply::Vote(Vote::Busy)),
+        Err(Fault::Wait(Wait::Apart(_))) => return Ok(Reply::Vote(Vote::Busy)),
         Err(fault) => return Err(fault),
     };
     // The transaction would have to wait when it is prepared, after all servers have been told of
@@ -178,7 +179,7 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if holds && !txn.shared.prepared.take(req.txn, held.clone()) {
         // A birth waits for no transaction that waits for it.
         let birth = txn.shared.prepared.birth_among(held.iter().map(|(key, _)| key));
-        return birth.map_or(Ok(Vote::Busy), |doubt| Err(Fault::InDoubt(doubt)));
+        return birth.map_or(Ok(Vote::Busy), |doubt| Err(doubt.into()));
     }
     if !txn.shared.bugs.has(Bug::PrepareNotStored) {
         txn.put(key::prepared(req.txn), &record);
@@ -205,7 +206,7 @@ fn refusal(is_so: Result<bool>) -> Result<Option<Vote>> {
     match is_so {
         Ok(true) => Ok(None),
         Ok(false) => Ok(Some(Vote::Changed)),
-        Err(Fault::InDoubt(_)) => Ok(Some(Vote::Busy)),
+        Err(Fault::Wait(Wait::Apart(_))) => Ok(Some(Vote::Busy)),
         Err(fault) => Err(fault),
     }
 }

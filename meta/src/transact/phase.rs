@@ -13,11 +13,11 @@ use base::{DirId, Encode as _, FsError, Time};
 use tokio::sync::oneshot;
 use wire::{Answer, Expected, Reply, ReplyHeader, Retry, TxnId};
 
-use super::{CommittedRecord, births, locks::Doubt};
+use super::{CommittedRecord, births};
 use crate::{
     bugs::Bug,
     driver::{self, Incoming},
-    error::{Fault, Result},
+    error::{self, Fault},
     handoff::{self, switch::Switch},
     ops,
     record::{Key, key},
@@ -26,6 +26,7 @@ use crate::{
     session::Session,
     trash::{self, Expired},
     txn::{Caller, Group, Remote, Txn, remote::Plan},
+    wait::{Wait, WaitApart, WaitNow},
 };
 
 /// One run of an operation, for a core to execute.
@@ -75,8 +76,8 @@ pub(crate) enum Ended {
     Ran(Box<Remote>, Box<Reply>, Vec<Key>),
     /// The run lacks records of other servers.
     Lacks(Box<Remote>),
-    /// The run meets another transaction, whose outcome must be known first.
-    InDoubt(Box<Remote>, Doubt),
+    /// The run must wait for this, and be repeated with the current records of other servers.
+    Waits(Box<Remote>, Box<dyn WaitApart>),
     /// The records that the run knows do not fit together.
     Torn(Box<Remote>),
     /// The run would be refused with this error, if the records that it has read of other servers
@@ -104,13 +105,13 @@ impl Phase {
         }
     }
 
-    /// Executes the run. After a fault it must be executed again, when the group is written.
+    /// Executes the run. It must be executed again after the wait that is an error.
     pub(crate) fn execute(
         &mut self,
         shared: &Arc<Shared>,
         group: &mut Group,
         now: Time,
-    ) -> Result<Ended> {
+    ) -> Result<Ended, Box<dyn WaitNow>> {
         let remote = self.remote.take().expect("it is given back before a run is repeated");
         match self.job.clone() {
             Job::Request(asked) => self.execute_request(&asked, remote, shared, group, now),
@@ -141,7 +142,7 @@ impl Phase {
         shared: &Arc<Shared>,
         group: &mut Group,
         now: Time,
-    ) -> Result<Ended> {
+    ) -> Result<Ended, Box<dyn WaitNow>> {
         let Asked { incoming, session, .. } = asked;
         // The run belongs to the session for which it began, whichever session has the connection
         // by now.
@@ -187,23 +188,23 @@ impl Phase {
     fn end(
         &mut self,
         mut txn: Txn<'_>,
-        done: Result<Reply>,
+        done: error::Result<Reply>,
         asked: Option<&Asked>,
-    ) -> Result<Ended> {
+    ) -> Result<Ended, Box<dyn WaitNow>> {
         let shared = txn.shared;
         let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
         let mut remote = txn.take_remote().expect("it was given one");
         match done {
             Err(Fault::Remote) => Ok(Ended::Lacks(remote)),
-            Err(Fault::InDoubt(other)) => Ok(Ended::InDoubt(remote, other)),
+            Err(Fault::Wait(Wait::Apart(wait))) => Ok(Ended::Waits(remote, wait)),
             Err(Fault::Retry(Retry::Busy)) if remote.is_torn() => Ok(Ended::Torn(remote)),
-            Err(fault @ (Fault::Locked(_) | Fault::InUse(_) | Fault::WriteFirst)) => {
+            Err(Fault::Wait(Wait::Now(wait))) => {
                 self.remote = Some(remote);
-                Err(fault)
+                Err(wait)
             }
             Err(Fault::Answer(error)) if remote.has_seen() => match &self.commit {
                 None => Ok(Ended::Refused(remote, error)),
-                Some(commit) => refuse_with(shared, remote, commit, error),
+                Some(commit) => Ok(refuse_with(shared, remote, commit, error)),
             },
             // The fault may rest on a presumption that is wrong.
             Err(Fault::Retry(_)) if self.commit.is_none() && remote.presumed().is_some() => {
@@ -217,7 +218,7 @@ impl Phase {
                     let written = txn.written();
                     Ok(Ended::Ran(remote, Box::new(reply), written))
                 }
-                Some(commit) => commit_with(txn, remote, commit, asked, reply),
+                Some(commit) => Ok(commit_with(txn, remote, commit, asked, reply)),
             },
         }
     }
@@ -225,20 +226,15 @@ impl Phase {
 
 /// Refuses for good if all records that the run has seen of other servers were prepared, and so are
 /// of one moment. Otherwise the plan differs.
-fn refuse_with(
-    shared: &Shared,
-    mut remote: Box<Remote>,
-    commit: &Commit,
-    error: FsError,
-) -> Result<Ended> {
+fn refuse_with(shared: &Shared, mut remote: Box<Remote>, commit: &Commit, error: FsError) -> Ended {
     let cluster = shared.cluster.as_ref().expect("it has other servers");
     remote.refuses();
     let stands = remote.plan(cluster, shared.bugs).map(|plan| covers(&commit.plan, &plan));
-    Ok(match stands {
+    match stands {
         Ok(true) => Ended::Failed(error.into()),
         Ok(false) => Ended::Differs(remote),
         Err(fault) => Ended::Failed(fault),
-    })
+    }
 }
 
 /// Whether `prepared` has all that `plan` expects of other servers.
@@ -258,20 +254,20 @@ fn commit_with(
     commit: &Commit,
     asked: Option<&Asked>,
     done: Reply,
-) -> Result<Ended> {
+) -> Ended {
     let cluster = txn.shared.cluster.as_ref().expect("it has other servers");
     // Only announced directories may move, and only while the announced others stay where they are.
     let same_moves = remote.moves == commit.moves && remote.chain == commit.chain;
     let plan = match remote.plan(cluster, txn.shared.bugs) {
         Ok(plan) => plan,
-        Err(fault) => return Ok(Ended::Failed(fault)),
+        Err(fault) => return Ended::Failed(fault),
     };
     if !same_moves || plan != *commit.plan {
-        return Ok(Ended::Differs(remote));
+        return Ended::Differs(remote);
     }
     let born = match commit.is_birth {
         true => match births::commit(&txn, commit.txn) {
-            None => return Ok(Ended::Differs(remote)),
+            None => return Ended::Differs(remote),
             born => born,
         },
         false => None,
@@ -282,12 +278,12 @@ fn commit_with(
     }
     let Some(Asked { incoming, session, reply }) = asked else {
         txn.commit();
-        return Ok(Ended::Committed);
+        return Ended::Committed;
     };
     let mut answer = txn.take_scratch();
     Answer::Done(done).encode(&mut answer);
     incoming.connection.reply_encoded(*reply, &answer);
     driver::keep_answer(&mut txn, &incoming.header, session, &answer);
     txn.commit_with_answer(session, incoming.header.seq, answer);
-    Ok(Ended::Committed)
+    Ended::Committed
 }

@@ -21,7 +21,7 @@ use wire::{Answer, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
 use super::{
     births,
-    locks::{Doubt, Mode},
+    locks::Mode,
     phase::{Asked, Commit, Ended, Job, Phase},
     read::{Held, is_walked, read, read_and_hold},
     tell::tell,
@@ -37,7 +37,6 @@ use crate::{
     handoff::switch::Switch,
     observe::{Laps, Part},
     peer::Unanswered,
-    quota::ask,
     record::Key,
     room::Level,
     server::{Counters, Shared},
@@ -206,10 +205,6 @@ impl Run<'_> {
             };
             match ended {
                 Ok(Attempt::Committed) => return Ok(()),
-                Err(Fault::Short(short)) => {
-                    ask::ask(self.core, short, &incoming.heard).await;
-                    remote = Box::default();
-                }
                 Err(fault) => return Err(fault),
                 Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
@@ -278,9 +273,9 @@ impl Run<'_> {
                     return Ok(Looked { remote, written: Vec::new(), done: Err(error), held });
                 }
                 Ended::Lacks(again) => remote = again,
-                Ended::InDoubt(again, doubt) => {
+                Ended::Waits(again, wait) => {
                     drop(held);
-                    self.until_ended(doubt).await;
+                    wait.over(self.core, self.incoming()).await;
                     remote = again;
                     remote.forget();
                 }
@@ -297,15 +292,11 @@ impl Run<'_> {
         }
     }
 
-    async fn until_ended(&self, doubt: Doubt) {
-        if let Job::Request(asked) = &self.job {
-            asked.incoming.waits_since();
-        }
-        let (moves, since) = (self.shared.handoffs.is_of(doubt.txn), self.shared.observed.now());
-        self.shared.until_ended(doubt).await;
-        if let (true, Job::Request(asked)) = (moves, &self.job) {
-            let waited = self.shared.observed.now().since(since);
-            asked.incoming.parked.add(self.shared, self.core.inner.index(), waited);
+    /// The client's request, if the operation is one.
+    fn incoming(&self) -> Option<&Incoming> {
+        match &self.job {
+            Job::Request(asked) => Some(&asked.incoming),
+            Job::Switch(_) | Job::Expire(_) | Job::Orphan(_) => None,
         }
     }
 
@@ -467,7 +458,7 @@ impl Run<'_> {
             }
             Ended::Differs(remote)
             | Ended::Lacks(remote)
-            | Ended::InDoubt(remote, _)
+            | Ended::Waits(remote, _)
             | Ended::Torn(remote) => Ok(Attempt::Again(remote)),
             Ended::Failed(fault) => Err(fault),
             Ended::Ran(..) | Ended::Refused(..) => unreachable!("it is to have an effect"),

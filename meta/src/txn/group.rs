@@ -12,7 +12,7 @@
 //! Invariant: the overlay says what every key of the group will have when its batch is written, but
 //! for runs.
 
-use std::{cell::Cell, ops::Range, rc::Rc, sync::Arc};
+use std::{ops::Range, rc::Rc, sync::Arc};
 
 use base::{DirId, HashMap, Ino, Seq, SessionId};
 use bytes::Bytes;
@@ -20,13 +20,15 @@ use store::{Batch, Op};
 use wire::{Answer, ReplyHeader, TxnId};
 
 use crate::{
-    error::{Fault, Result},
+    error::Result,
     file_locks::LetIn,
     lock::{LockId, LockTable},
     quota::Quotas,
     record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
     serve::Connection,
+    server::{Counters, Shared},
     session::Session,
+    wait::WaitNow,
 };
 
 /// The effects of all that one core has executed since its last write.
@@ -54,8 +56,6 @@ pub(crate) struct Group {
     pub(crate) locks: Vec<LockId>,
     /// Whether no other core has a group while this one is under way.
     pub(crate) is_alone: bool,
-    /// Whether the latest operation must be executed in a group that is alone.
-    pub(crate) wants_alone: Cell<bool>,
     /// Sessions with requests in the group: none of them ends before it is written.
     sessions: Vec<Arc<Session>>,
     pub(crate) after: After,
@@ -93,6 +93,37 @@ pub(crate) struct Promise {
     pub(crate) connection: Rc<Connection>,
     pub(crate) reply: ReplyHeader,
     pub(crate) answer: Answer,
+}
+
+/// Another core's group holds this lock.
+#[derive(Debug)]
+struct Locked(LockId);
+
+impl WaitNow for Locked {
+    fn pass(&self, shared: &Shared) {
+        Counters::add(&shared.counters.lock_conflicts);
+        shared.locks.wait(self.0);
+    }
+}
+
+/// The operation must see what this group has not written yet.
+#[derive(Debug)]
+pub(crate) struct Unwritten;
+
+impl WaitNow for Unwritten {
+    fn pass(&self, _shared: &Shared) {}
+}
+
+/// The operation must be run while no other core has a group under way.
+#[derive(Debug)]
+pub(super) struct Alone;
+
+impl WaitNow for Alone {
+    fn pass(&self, _shared: &Shared) {}
+
+    fn wants_alone(&self) -> bool {
+        true
+    }
 }
 
 /// The things to do when the group is written.
@@ -144,7 +175,6 @@ impl Group {
             scratch: Vec::new(),
             locks: Vec::new(),
             is_alone: false,
-            wants_alone: Cell::new(false),
             sessions: Vec::new(),
             after: After::default(),
         }
@@ -176,7 +206,7 @@ impl Group {
 
     /// Takes a lock until the group is written. Returns `true` when it was free until now.
     pub(crate) fn lock(&mut self, locks: &LockTable, lock: LockId) -> Result<bool> {
-        let taken = locks.try_lock(lock, self.core).map_err(Fault::Locked)?;
+        let taken = locks.try_lock(lock, self.core).map_err(Locked)?;
         self.locks.extend(taken);
         Ok(taken.is_some())
     }

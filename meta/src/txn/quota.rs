@@ -60,7 +60,7 @@ impl Txn<'_> {
         }
         self.shared.quotas.charge(id, usage, limits, &self.charges.done).map_err(|short| {
             let refuses = self.caller.heard.refuses(short) || self.shared.cluster.is_none();
-            if refuses { Fault::Answer(FsError::QuotaExceeded) } else { Fault::Short(short) }
+            if refuses { Fault::Answer(FsError::QuotaExceeded) } else { short.into() }
         })?;
         self.charges.done.push(Undo::Charge(id, usage));
         Ok(())

@@ -108,7 +108,7 @@ async fn confirm_all(core: Core) {
                     tokio::task::spawn_local(async move {
                         let mut waits = Some(doubt);
                         while let Some(doubt) = waits {
-                            core.inner.shared.until_ended(doubt).await;
+                            doubt.ended(&core.inner.shared).await;
                             waits = above(&core.inner.shared, txn);
                         }
                         confirm(&core, &[txn]).await;

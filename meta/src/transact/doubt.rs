@@ -1,0 +1,60 @@
+//! How operations wait for transactions in doubt.
+//!
+//! A birth, which would take its time otherwise, is expedited. Others only say what they wait for.
+
+use futures::future::{FutureExt as _, LocalBoxFuture};
+
+use super::locks::{Doubt, Has};
+use crate::{
+    Core,
+    driver::Incoming,
+    error::Fault,
+    server::Shared,
+    wait::{Wait, WaitApart},
+};
+
+impl From<Doubt> for Fault {
+    fn from(doubt: Doubt) -> Fault {
+        Fault::Wait(Wait::Apart(Box::new(doubt)))
+    }
+}
+
+impl WaitApart for Doubt {
+    fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
+        async move {
+            let shared = &core.inner.shared;
+            of.map(Incoming::waits_since);
+            let (moves, since) = (shared.handoffs.is_of(self.txn), shared.observed.now());
+            self.ended(shared).await;
+            // Times for which names are frozen are measured at clients' requests.
+            if let Some(incoming) = of.filter(|of| moves && !of.request.kind().between_servers) {
+                let waited = shared.observed.now().since(since);
+                incoming.parked.add(shared, core.inner.index(), waited);
+            }
+        }
+        .boxed_local()
+    }
+}
+
+impl Doubt {
+    /// Returns when the transaction has ended, which is expedited.
+    pub(super) async fn ended(self, shared: &Shared) {
+        self.expedite(shared);
+        shared.prepared.until_ended(self).await;
+    }
+
+    /// Has a birth in the way confirmed at once.
+    fn expedite(self, shared: &Shared) {
+        match shared.prepared.birth(self.txn) {
+            Some(Has::Content) => shared.births.want([self.txn]),
+            Some(Has::Entry) => shared.births.hurry(),
+            None => {}
+        }
+    }
+}
+
+/// Has all births confirmed at once whose entries are here: they may hold names, and end no earlier
+/// than their round otherwise.
+pub(crate) fn expedite_entries(shared: &Shared) {
+    shared.births.hurry();
+}
