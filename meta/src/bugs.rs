@@ -4,12 +4,6 @@
 //! feature `bugs` nothing can be planted and the compiler drops every one of them; `cli` never has
 //! the feature.
 
-use std::time::Duration;
-
-use store::Batch;
-
-use crate::{Problem, server::Shared};
-
 /// One wrong step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(
@@ -218,15 +212,5 @@ impl Planted {
     #[expect(clippy::unused_self, reason = "the signature is that of a build with bugs")]
     pub(crate) fn has(self, _: Bug) -> bool {
         false
-    }
-}
-
-/// Writes what was answered already, a moment later.
-pub(crate) async fn write_late(shared: &Shared, batch: Batch) {
-    tokio::time::sleep(Duration::from_millis(1)).await;
-    shared.sync.writing();
-    match shared.engine.write(batch) {
-        Ok(()) => shared.sync.written(),
-        Err(error) => shared.halt(Problem::of(&error)),
     }
 }

@@ -18,7 +18,6 @@ use wire::{BlockPart, Slice, SliceSource};
 
 use crate::{
     Core,
-    core::Step,
     error::{Result, describe},
     lock,
     reclaim::Garbage,
@@ -144,7 +143,9 @@ pub(crate) async fn run(core: Core) {
         let unreadable = matches!(&rewritten, Err(Failed { unreadable: true, .. }));
         shared.compact.tried(ino, chunk, unreadable);
         match rewritten {
-            Ok(Some(rewritten)) => core.step(Step::Compacted(Box::new(rewritten))).await,
+            Ok(Some(rewritten)) => {
+                core.step(move |txn| step(txn, &rewritten)).await;
+            }
             Ok(None) => {}
             Err(Failed { reason, .. }) => {
                 tracing::warn!(%ino, chunk, reason, "chunk not compacted");

@@ -7,36 +7,38 @@
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
-use base::{Ino, SessionId, Tagged as _, Time};
+use base::{Tagged as _, Time};
 use store::Batch;
 use tokio::{
     sync::{Notify, oneshot},
     time::timeout_at,
 };
-use wire::{Answer, ReplyHeader, Retry};
+use wire::{Answer, ReplyHeader, Retry, TxnId};
 
 use crate::{
-    block_store,
-    bugs::{self, Bug},
-    compact,
+    bugs::Bug,
     driver::{self, Incoming, Outcome},
-    error::{Fault, Problem},
-    handoff::{self, steps::Act},
+    error::{Fault, Problem, Result},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
-    quota::{ask, count},
-    reclaim,
-    room::{self, Level},
+    quota::ask,
+    record::Key,
+    room::Level,
     serve::Connection,
     server::{Counters, Durability, Shared},
     session::Session,
-    sync::{self, SyncQueue},
+    step::Step,
+    sync::SyncQueue,
     transact::{
         self, births, outcome, participant,
         phase::{Ended, Phase},
-        recover,
     },
     txn::{Caller, Group, Promise, Remote, Txn},
     wait::{Wait, WaitApart, WaitNow},
@@ -73,55 +75,10 @@ pub(crate) enum Work {
     Slowed(Incoming),
     /// A request that opens a session, with what it knows of other servers.
     Begin(Incoming, Box<Remote>),
-    /// A step of a background task; its sender hears whether it was done.
+    /// A step of a mechanism; its sender hears whether it was done.
     Step(Step, oneshot::Sender<()>),
     /// A run of an operation that needs other servers.
     Phase(Box<Phase>),
-}
-
-/// Background work that must see, and be seen by, the requests around it.
-pub(crate) enum Step {
-    /// Remove an orphan that nobody has open, or a part of the contents of an inode that is gone.
-    Reclaim(Ino),
-    /// Forget blocks that were deleted.
-    Forget(Vec<crate::record::Key>),
-    /// Replace a chunk's slices, if they are still what they were.
-    Compacted(Box<compact::Rewritten>),
-    /// Forget a session.
-    EndSession(SessionId),
-    /// Go on with counting for a quota.
-    Count(count::Act),
-    /// Look once more at what a check found, and repair it.
-    Repair(Arc<crate::fsck::Repair>),
-    /// Remove a part of what has been in the trash for long enough.
-    Expire(Arc<crate::trash::Expired>),
-    /// End a transaction that is prepared here.
-    Decide(wire::Decide),
-    /// Make directories again that were born here, as far as they are lost.
-    Births(Vec<wire::Birth>),
-    /// Forget births of directories that are confirmed.
-    Confirmed(Vec<wire::TxnId>),
-    /// Go on with a handoff.
-    Handoff(Act),
-}
-
-impl Step {
-    /// The transaction over several servers that this step is a part of.
-    fn part_of(&self) -> Option<wire::TxnId> {
-        match self {
-            Step::Decide(decide) => Some(decide.txn),
-            Step::Handoff(act) => act.part_of(),
-            Step::Reclaim(_)
-            | Step::Forget(_)
-            | Step::Compacted(_)
-            | Step::EndSession(_)
-            | Step::Count(_)
-            | Step::Repair(_)
-            | Step::Births(_)
-            | Step::Confirmed(_)
-            | Step::Expire(_) => None,
-        }
-    }
 }
 
 /// The effects that one run of the queue has gathered. Empty between two runs, but keeps its
@@ -186,43 +143,58 @@ impl Core {
                     break;
                 }
                 if let Some(late) = self.inner.execute_all(&mut work) {
-                    bugs::write_late(&self.inner.shared, late).await;
+                    self.inner.write_late(late).await;
                 }
             }
         }
     }
 
-    /// Runs the server's background work: syncs, leases, reclaim, compaction. One core runs it.
-    pub async fn background(&self) {
-        let shared = &self.inner.shared;
-        tokio::join!(
-            count::run(self.clone()),
-            sync::run(shared.clone()),
-            crate::serve::watch_leases(self.clone()),
-            reclaim::run(self.clone()),
-            compact::run(self.clone()),
-            block_store::watch(shared),
-            crate::fsck::run_repairs(self.clone()),
-            crate::fsck::run_asked(self.clone()),
-            crate::trash::run(self.clone()),
-            room::run(shared.clone()),
-            recover::run(self.clone()),
-            handoff::finish::run(self.clone()),
-            crate::coordinator::run::run(self.clone()),
-        );
+    /// Has a step executed. Returns its result when its group is written; `None` when the step was
+    /// refused, and its task looks again later.
+    pub(crate) async fn step<T: 'static>(
+        &self,
+        run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
+    ) -> Option<T> {
+        self.execute(run, |step| step).await
     }
 
-    /// Has a step executed; returns when its group is written.
-    pub(crate) async fn step(&self, step: Step) {
+    /// Like [`Core::step`], for a part of a transaction over several servers.
+    pub(crate) async fn step_of<T: 'static>(
+        &self,
+        txn: TxnId,
+        run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
+    ) -> Option<T> {
+        self.execute(run, |step| step.part_of(txn)).await
+    }
+
+    async fn execute<T: 'static>(
+        &self,
+        run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
+        within: impl FnOnce(Step) -> Step,
+    ) -> Option<T> {
         self.inner.shared.room.until(Level::Low).await;
-        let (done, written) = oneshot::channel();
-        self.inner.push(Work::Step(step, done));
-        // A step that was refused drops its sender; its task looks again later.
-        let _ = written.await;
+        let result = Rc::new(Cell::new(None));
+        let (step, (done, written)) = (Rc::clone(&result), oneshot::channel());
+        let step = Step::new(move |txn| {
+            step.set(Some(run(txn)?));
+            Ok(())
+        });
+        self.inner.push(Work::Step(within(step), done));
+        let is_done = written.await.is_ok();
         if self.inner.shared.is_halted() {
             // The task would find the same work again, for ever, and keep this core busy.
             std::future::pending::<()>().await;
         }
+        result.take().filter(|_| is_done)
+    }
+
+    /// Removes records that nobody needs any more. Returns when the removal is written.
+    pub(crate) async fn forget(&self, keys: Vec<Key>) {
+        self.step(move |txn| {
+            keys.iter().for_each(|key| txn.delete(key.clone()));
+            Ok(())
+        })
+        .await;
     }
 }
 
@@ -505,28 +477,7 @@ impl Inner {
         loop {
             self.enter(run);
             let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
-            if let Some(own) = step.part_of() {
-                txn = txn.part_of(own);
-            }
-            let result = match &step {
-                Step::Decide(decide) => participant::decide(&mut txn, decide),
-                Step::Births(births) => births::born(&mut txn, births),
-                Step::Confirmed(txns) => {
-                    births::confirmed(&mut txn, txns);
-                    Ok(())
-                }
-                Step::Reclaim(ino) => reclaim::step(&mut txn, *ino),
-                Step::Forget(keys) => {
-                    keys.iter().for_each(|key| txn.delete(key.clone()));
-                    Ok(())
-                }
-                Step::Compacted(rewritten) => compact::step(&mut txn, rewritten),
-                Step::EndSession(session) => driver::expire_session(&mut txn, *session),
-                Step::Count(act) => act.execute(&mut txn),
-                Step::Repair(repair) => crate::fsck::repair(&mut txn, repair),
-                Step::Expire(expired) => crate::trash::step(&mut txn, expired),
-                Step::Handoff(act) => act.execute(&mut txn),
-            };
+            let result = step.execute(&mut txn);
             let result = result.and_then(|()| txn.unsettled());
             if result.is_ok() {
                 txn.commit();
@@ -686,6 +637,16 @@ impl Inner {
             self.counts().answered(&self.shared.observed, &run.notes, times);
             run.notes.clear();
             touched.for_each(|(connection, _)| connection.send());
+        }
+    }
+
+    /// Writes what was answered already, a moment later ([`Bug::AnswerBeforeWrite`]).
+    async fn write_late(&self, batch: Batch) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.shared.sync.writing();
+        match self.shared.engine.write(batch) {
+            Ok(()) => self.shared.sync.written(),
+            Err(error) => self.shared.halt(Problem::of(&error)),
         }
     }
 

@@ -54,7 +54,7 @@ use report::Report;
 use sweep::Sweep;
 
 pub(crate) use asked::run as run_asked;
-pub(crate) use repair::{Repair, rescue, run as run_repairs, step as repair};
+pub(crate) use repair::{rescue, run as run_repairs};
 
 /// Maximum number of checks in one job: after each repair the check begins anew. A repair may
 /// uncover more: one level of a tree at a time, at worst.

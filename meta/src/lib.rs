@@ -8,6 +8,7 @@
 //! one engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) →
 //! `txn`.
 
+mod background;
 mod block_store;
 mod bugs;
 mod cluster;
@@ -45,6 +46,7 @@ mod room;
 mod serve;
 mod server;
 mod session;
+mod step;
 mod sync;
 mod tails;
 mod tokens;

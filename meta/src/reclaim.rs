@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 use crate::{
     Core, OpenError,
     bugs::Bug,
-    core::Step,
     error::{Result, describe},
     lock,
     record::{
@@ -125,7 +124,7 @@ pub(crate) async fn run(core: Core) {
     delete_garbage(&core).await;
     loop {
         while let Some(ino) = shared.backlog.next() {
-            core.step(Step::Reclaim(ino)).await;
+            core.step(move |txn| step(txn, ino)).await;
         }
         delete_garbage(&core).await;
         delete_unnamed(shared).await;
@@ -236,7 +235,7 @@ async fn delete_garbage(core: &Core) {
             if gone.is_empty() {
                 break;
             }
-            core.step(Step::Forget(gone)).await;
+            core.forget(gone).await;
         }
     }
 }

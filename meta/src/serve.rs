@@ -24,8 +24,8 @@ use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
 
 use crate::{
     Core,
-    core::{Step, Work},
-    driver::Incoming,
+    core::Work,
+    driver::{self, Incoming},
     observe::{CoreCounts, Parked},
     quota::allowance::Heard,
     server::Counters,
@@ -488,7 +488,7 @@ pub(crate) async fn watch_leases(core: Core) {
         };
         expired.sort_unstable();
         for session in expired {
-            core.step(Step::EndSession(session)).await;
+            core.step(move |txn| driver::expire_session(txn, session)).await;
         }
     }
 }

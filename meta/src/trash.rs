@@ -22,7 +22,7 @@ mod place;
 use base::{DirId, EntryName, FsError, Ino, Locality, Time, limits::NAME_BYTES_MAX};
 use wire::{FileRef, Retry};
 
-pub(crate) use expiry::{Expired, run, step};
+pub(crate) use expiry::run;
 pub(crate) use place::Latest;
 
 use crate::{

@@ -38,7 +38,6 @@ pub(crate) use lost::directory as rescue;
 
 use crate::{
     Core,
-    core::Step,
     error::{Fault, Result},
     record::{Key, QuotaId, Record, Usage, VERSION as RECORD_VERSION, key},
     txn::Txn,
@@ -136,7 +135,7 @@ pub(crate) async fn run(core: Core) {
         let next = repairs.queue.lock().pop_front();
         match next {
             Some((repair, done)) => {
-                core.step(Step::Repair(repair)).await;
+                core.step(move |txn| step(txn, &repair)).await;
                 // The check may be gone.
                 let _ = done.send(());
             }

@@ -7,17 +7,16 @@
 //!
 //! Always true: the record of a handoff stays until all its work is done.
 
-use std::{cell::Cell, ops::ControlFlow, rc::Rc, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use base::{DirId, Layout, ShardId};
 use bytes::Bytes;
 use wire::{LayoutLearnt, Outcome, Reply, Request, TxnId};
 
-use super::{HandoffRecord, Receiving, steps::Act, table::Partition, when};
+use super::{HandoffRecord, Receiving, steps, table::Partition, take, when};
 use crate::{
     Core,
     bugs::Bug,
-    core::Step,
     error::Result,
     record::{Content, Key, Record, key},
     server::Shared,
@@ -55,7 +54,7 @@ fn resume(core: &Core) {
         tokio::task::spawn_local(async move {
             // A handoff that was promised ends with its transaction: this step waits for that.
             if let HandoffRecord::Receiving(what) = record {
-                step(&core, Act::Abandon(at, what.txn)).await;
+                core.step(move |txn| steps::abandon(txn, at, what.txn)).await;
             }
             finish(core, at).await;
         });
@@ -128,10 +127,6 @@ fn in_a_step(at: &[u8], value: &[u8]) -> Option<Partition> {
     }
 }
 
-async fn step(core: &Core, act: Act) {
-    core.step(Step::Handoff(act)).await;
-}
-
 /// Reads a record as it is stored.
 pub(super) fn read<R: Record>(shared: &Shared, at: &[u8]) -> Result<Option<R>> {
     let found = shared.engine.get(at)?;
@@ -148,7 +143,7 @@ pub(super) async fn finish(core: Core, at: Partition) {
             Ok(Some(HandoffRecord::Given(_))) => {
                 let forgets = shared.bugs.has(Bug::MergedForgotten) && is_merged(&shared, at);
                 if forgets || tell_master(&core, at).await {
-                    step(&core, Act::Told(at)).await;
+                    core.step(move |txn| steps::told(txn, at)).await;
                     continue;
                 }
             }
@@ -193,7 +188,7 @@ pub(super) async fn tell(
     let Content { ino, home, .. } = *share;
     let learnt = LayoutLearnt { dir, ino, home, partition, layout: layout.clone() };
     if server == cluster.me {
-        step(core, Act::Learn(learnt)).await;
+        core.step(move |txn| take::learn(txn, &learnt)).await;
         shared.sync.wait().await;
         return true;
     }
@@ -209,10 +204,8 @@ pub(super) async fn tell(
 async fn sweep(core: &Core, at: Partition) {
     let mut from = key::names(at.shard, at.dir);
     loop {
-        let next = Rc::new(Cell::new(None));
-        step(core, Act::Sweep(at, from, Rc::clone(&next))).await;
-        match next.take() {
-            Some(key) => from = key,
+        match core.step(move |txn| steps::sweep(txn, at, &from)).await.flatten() {
+            Some(next) => from = next,
             None => return,
         }
     }
@@ -239,7 +232,7 @@ async fn look_after(core: &Core) {
             };
             match known {
                 Some(what) if is_over(core, what).await => {
-                    step(core, Act::Abandon(at, what.txn)).await;
+                    core.step(move |txn| steps::abandon(txn, at, what.txn)).await;
                     tokio::task::spawn_local(finish(core.clone(), at));
                 }
                 Some(_) => continue,

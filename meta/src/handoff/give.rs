@@ -14,7 +14,7 @@
 //!
 //! The target may be another server or this one.
 
-use std::{cell::Cell, ops::ControlFlow, rc::Rc, time::Duration};
+use std::{ops::ControlFlow, time::Duration};
 
 use base::{DirId, Ino, Moving, Shift, Spread, layout::POS_MAX};
 use bytes::Bytes;
@@ -25,19 +25,21 @@ use super::{
     Change,
     finish::{read, tell},
     source::{Action, Event, Scan, Source},
-    steps::{Act, NAMES_A_STEP, inode_in},
-    switch::Switch,
+    steps::{self, NAMES_A_STEP, inode_in},
+    switch::{self, Switch},
     table::Partition,
+    take,
 };
 use crate::{
     Core,
     bugs::Bug,
-    core::Step,
+    error,
     peer::Unanswered,
     record::{Content, EntryRecord, Key, Record as _, key},
     server::Counters,
-    transact,
-    txn::Remote,
+    step::Step,
+    transact::{self, participant},
+    txn::{Remote, Txn},
 };
 
 /// Bytes of one message at most, except for one larger record.
@@ -162,7 +164,8 @@ impl Giving {
         tokio::task::spawn_local(async move {
             let decide = Decide { txn: self.txn, commit: false };
             if self.is_me(server) {
-                self.core.step(Step::Decide(decide)).await;
+                let decides = move |txn: &mut Txn<'_>| participant::decide(txn, &decide);
+                self.core.step_of(self.txn, decides).await;
             } else {
                 // The answer does not matter: the target also finds out by itself.
                 let _ = self.core.inner.peers.ask(server, &Request::Decide(decide)).await;
@@ -209,7 +212,9 @@ impl Giving {
     /// noted change is sent.
     async fn watch(&mut self) -> Result<(), Stops> {
         self.detach_all().await?;
-        self.step(Act::Watch(self.txn, self.giver, self.moving)).await
+        let Giving { txn: id, giver, moving, .. } = *self;
+        self.in_time(self.core.step(move |txn| steps::watch(txn, id, giver, moving))).await?;
+        Ok(())
     }
 
     /// Freezes the names, and keeps new transactions off for as long as names may be frozen.
@@ -221,12 +226,11 @@ impl Giving {
             self.publish().await;
         }
         let until = *self.wanted_until.get_or_insert_with(|| Instant::now() + limit);
-        self.foreseen =
-            transact::run::foresee(&self.core, self.shift(Tally::default()), until).await;
-        let frozen = Rc::new(Cell::new(false));
-        let (txn, of, moving) = (self.txn, self.giver, self.scanned());
-        let freeze = Act::Freeze { txn, of, moving, until, frozen: Rc::clone(&frozen) };
-        if self.step(freeze).await.is_ok() && frozen.get() {
+        let switch = self.switching(Tally::default());
+        self.foreseen = transact::run::foresee(&self.core, switch, until).await;
+        let (id, names) = (self.txn, (self.giver, self.scanned()));
+        let freeze = self.core.step(move |txn| steps::freeze(txn, id, names, until));
+        if self.in_time(freeze).await == Ok(Some(true)) {
             self.frozen = Some(Instant::now());
             return Event::Frozen;
         }
@@ -267,17 +271,13 @@ impl Giving {
         }
     }
 
-    /// Has a step executed, which may wait for other transactions or for room on the disk. While
-    /// names are frozen the wait is bounded: then the step may still happen later, as a request
-    /// sent to another server may.
-    async fn step(&self, act: Act) -> Result<(), Stops> {
-        let done = self.core.step(Step::Handoff(act));
+    /// Waits for a step, which may wait for other transactions or for room on the disk. While names
+    /// are frozen the wait is bounded: then the step may still happen later, as a request sent to
+    /// another server may.
+    async fn in_time<T>(&self, step: impl Future<Output = T>) -> Result<T, Stops> {
         match self.frozen_until() {
-            Some(until) => timeout_at(until, done).await.map_err(|_| Stops::Late),
-            None => {
-                done.await;
-                Ok(())
-            }
+            Some(until) => timeout_at(until, step).await.map_err(|_| Stops::Late),
+            None => Ok(step.await),
         }
     }
 
@@ -294,7 +294,7 @@ impl Giving {
         match self.server() {
             None => Event::Lost,
             Some(server) if self.is_me(server) => {
-                self.take_here(|taken| Act::Begin(request, taken)).await
+                self.take_here(move |txn| take::begin(txn, &request)).await
             }
             Some(server) => self.ask(server, &Request::HandoffBegin(request)).await,
         }
@@ -306,7 +306,7 @@ impl Giving {
         match self.server() {
             None => Event::Lost,
             Some(server) if self.is_me(server) => {
-                self.take_here(|taken| Act::Put(request, taken)).await
+                self.take_here(move |txn| take::put(txn, &request)).await
             }
             Some(server) => {
                 let request = Request::HandoffPut(request);
@@ -328,10 +328,12 @@ impl Giving {
     }
 
     /// Has this server take the step as the target.
-    async fn take_here(&self, act: impl FnOnce(Rc<Cell<Option<Tally>>>) -> Act) -> Event {
-        let taken = Rc::new(Cell::new(None));
-        match self.step(act(Rc::clone(&taken))).await {
-            Ok(()) => taken.get().map_or(Event::Refused, Event::Taken),
+    async fn take_here(
+        &self,
+        take: impl Fn(&mut Txn<'_>) -> error::Result<Option<Tally>> + 'static,
+    ) -> Event {
+        match self.in_time(self.core.step(take)).await {
+            Ok(taken) => taken.flatten().map_or(Event::Refused, Event::Taken),
             Err(stops) => self.gives_up(stops),
         }
     }
@@ -364,7 +366,9 @@ impl Giving {
         #[cfg(test)]
         tests::detaches(self, names.len());
         for names in names.chunks(NAMES_A_STEP) {
-            self.step(Act::Detach(self.txn, self.giver, names.to_vec())).await?;
+            let (giver, names) = (self.giver, names.to_vec());
+            let detach = move |txn: &mut Txn<'_>| steps::detach(txn, giver, &names);
+            self.in_time(self.core.step_of(self.txn, detach)).await?;
         }
         Ok(!names.is_empty())
     }
@@ -440,16 +444,17 @@ impl Giving {
         [&shard[..], &at[shard.len()..]].concat().into()
     }
 
-    fn shift(&self, tally: Tally) -> Switch {
-        let Giving { txn, giver, taker, ino, spread, .. } = *self;
-        Switch { txn, giver, taker, ino, spread, tally }
+    fn switching(&self, tally: Tally) -> Step {
+        let Giving { txn: id, giver, taker, ino, spread, .. } = *self;
+        let switch = Switch { txn: id, giver, taker, ino, spread, tally };
+        Step::new(move |txn| switch::run(txn, &switch)).part_of(id)
     }
 
     async fn switch(&mut self, tally: Tally) -> bool {
         let Some(until) = self.frozen_until() else { return false };
-        let (switch, foreseen) = (self.shift(tally), std::mem::take(&mut self.foreseen));
+        let (switch, foreseen) = (self.switching(tally), std::mem::take(&mut self.foreseen));
         let taker = self.taker;
-        let moved = transact::run::switch(&self.core, switch, foreseen, until).await;
+        let moved = transact::run::by(&self.core, (self.txn, switch), foreseen, until).await;
         if moved {
             self.core.inner.shared.handoffs.has_come(&taker.handoff());
             Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);
@@ -584,8 +589,9 @@ mod tests {
             let name = (Key::from_slice(&giver.share()), Ino(8));
             let acts = async {
                 assert!(matches!(giving.put(0, Vec::new(), false).await, Event::Lost));
-                let step = Act::Detach(giving.txn, giver, vec![name]);
-                assert_eq!(giving.step(step).await, Err(Stops::Late));
+                let names = vec![name];
+                let step = core.step(move |txn| steps::detach(txn, giver, &names));
+                assert_eq!(giving.in_time(step).await, Err(Stops::Late));
             };
             let ended = tokio::time::timeout(Duration::from_secs(60), acts).await;
             ended.expect("it waits for room while names are frozen");

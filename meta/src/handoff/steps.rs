@@ -3,14 +3,14 @@
 //! [`give`](super::give) and [`finish`](super::finish) have these steps executed one after the
 //! other. Each is a small transaction, which may be run again before its group is written.
 
-use std::{cell::Cell, ops::ControlFlow, rc::Rc};
+use std::ops::ControlFlow;
 
 use base::{EntryName, Ino, Layout, Moving};
 use bytes::Bytes;
 use tokio::time::Instant;
-use wire::{HandoffBegin, HandoffPut, LayoutLearnt, Tally, TxnId};
+use wire::TxnId;
 
-use super::{HandoffRecord, table::Partition, take, target};
+use super::{HandoffRecord, table::Partition, target};
 use crate::{
     bugs::Bug,
     error::Result,
@@ -30,78 +30,31 @@ const LOOKED_AT: usize = 4096;
 /// many rows as names.
 const RANGES_MAX: usize = 4;
 
-/// One step.
-pub(crate) enum Act {
-    /// Remember which of the names that are about to move change.
-    Watch(TxnId, Partition, Moving),
-    /// Take the inodes out of names, so that these can move. Each name comes with the inode number
-    /// that it had when it was read.
-    Detach(TxnId, Partition, Vec<(Key, Ino)>),
-    /// Freeze the moving names. Where that fails, keep new writers off until `until`. `frozen` says
-    /// whether the names are frozen.
-    Freeze { txn: TxnId, of: Partition, moving: Moving, until: Instant, frozen: Rc<Cell<bool>> },
-    /// Begin a handoff as its target, for a source on this server.
-    Begin(HandoffBegin, Rc<Cell<Option<Tally>>>),
-    /// Take records as the target, for a source on this server.
-    Put(HandoffPut, Rc<Cell<Option<Tally>>>),
-    /// Learn a layout as the master, from a source on this server.
-    Learn(LayoutLearnt),
-    /// A handoff into this partition did not happen.
-    Abandon(Partition, TxnId),
-    /// The master knows the layout after a handoff from this partition.
-    Told(Partition),
-    /// Remove names that the partition does not own, from this key on. The cell gets the key to go
-    /// on at.
-    Sweep(Partition, Key, Rc<Cell<Option<Key>>>),
+/// Remembers which of the names that are about to move change.
+pub(super) fn watch(txn: &mut Txn<'_>, id: TxnId, of: Partition, moving: Moving) -> Result<()> {
+    txn.lock(lock::dir_lock(of.dir))?;
+    nothing_unwritten(txn, of)?;
+    txn.shared.handoffs.watch(id, of, moving);
+    Ok(())
 }
 
-impl Act {
-    /// The transaction that the step belongs to: keys that this transaction holds are not in its
-    /// way.
-    pub(crate) fn part_of(&self) -> Option<TxnId> {
-        match self {
-            Act::Detach(txn, ..) => Some(*txn),
-            Act::Watch(..)
-            | Act::Freeze { .. }
-            | Act::Begin(..)
-            | Act::Put(..)
-            | Act::Learn(_)
-            | Act::Abandon(..)
-            | Act::Told(_)
-            | Act::Sweep(..) => None,
-        }
+/// Freezes the moving names. Where that fails, new writers are kept off until `until`. Returns
+/// whether the names are frozen.
+pub(super) fn freeze(
+    txn: &mut Txn<'_>,
+    id: TxnId,
+    (of, moving): (Partition, Moving),
+    until: Instant,
+) -> Result<bool> {
+    txn.lock(lock::dir_lock(of.dir))?;
+    nothing_unwritten(txn, of)?;
+    let freeze = || txn.shared.prepared.freeze(id, of.share(), moving, until);
+    let frozen = txn.shared.bugs.has(Bug::NotFrozen) || freeze();
+    if !frozen {
+        // Entries of new directories that could be confirmed may hold the names.
+        doubt::expedite_entries(txn.shared);
     }
-
-    /// Executes the step.
-    pub(crate) fn execute(&self, txn: &mut Txn<'_>) -> Result<()> {
-        match self {
-            Act::Watch(id, of, moving) => {
-                txn.lock(lock::dir_lock(of.dir))?;
-                nothing_unwritten(txn, *of)?;
-                txn.shared.handoffs.watch(*id, *of, *moving);
-                Ok(())
-            }
-            Act::Detach(_, of, names) => detach(txn, *of, names),
-            Act::Freeze { txn: id, of, moving, until, frozen } => {
-                txn.lock(lock::dir_lock(of.dir))?;
-                nothing_unwritten(txn, *of)?;
-                let prepared = &txn.shared.prepared;
-                let freeze = || prepared.freeze(*id, of.share(), *moving, *until);
-                frozen.set(txn.shared.bugs.has(Bug::NotFrozen) || freeze());
-                if !frozen.get() {
-                    // Entries of new directories that could be confirmed may hold the names.
-                    doubt::expedite_entries(txn.shared);
-                }
-                Ok(())
-            }
-            Act::Begin(req, taken) => take::begin(txn, req).map(|tally| taken.set(tally)),
-            Act::Put(req, taken) => take::put(txn, req).map(|tally| taken.set(tally)),
-            Act::Learn(req) => take::learn(txn, req).map(drop),
-            Act::Abandon(of, id) => abandon(txn, *of, *id),
-            Act::Told(of) => told(txn, *of),
-            Act::Sweep(of, from, next) => sweep(txn, *of, from).map(|at| next.set(at)),
-        }
-    }
+    Ok(frozen)
 }
 
 /// Asks for the group to be written first, if it has unwritten changes of the directory's names.
@@ -110,8 +63,9 @@ fn nothing_unwritten(txn: &Txn<'_>, of: Partition) -> Result<()> {
     if txn.has_unwritten(&names, &key::end_of(&names)) { Err(Unwritten.into()) } else { Ok(()) }
 }
 
-/// Takes the inodes of files out of their names, into their slots, where they stay.
-fn detach(txn: &mut Txn<'_>, of: Partition, names: &[(Key, Ino)]) -> Result<()> {
+/// Takes the inodes of files out of their names, into their slots, where they stay, so that the
+/// names can move. Each name comes with the inode number that it had when it was read.
+pub(crate) fn detach(txn: &mut Txn<'_>, of: Partition, names: &[(Key, Ino)]) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let Some(share) = txn.get_content(&of.share())? else { return Ok(()) };
     // All reads come before all writes: each read of an operation looks through what the operation
@@ -154,7 +108,8 @@ fn inode_of(txn: &mut Txn<'_>, at: &Key, mut seen: Ino) -> Result<Option<Inode>>
     }
 }
 
-fn abandon(txn: &mut Txn<'_>, of: Partition, id: TxnId) -> Result<()> {
+/// Notes that a handoff into this partition did not happen.
+pub(super) fn abandon(txn: &mut Txn<'_>, of: Partition, id: TxnId) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let at = of.handoff();
     txn.settle_change(&at)?;
@@ -175,7 +130,8 @@ pub(crate) fn given_up(txn: &mut Txn<'_>, id: TxnId) -> Result<()> {
     }
 }
 
-fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
+/// Notes that the master knows the layout after a handoff from this partition.
+pub(crate) fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
     txn.lock(lock::dir_lock(of.dir))?;
     let at = of.handoff();
     let Some(sweeps) = txn.get::<HandoffRecord>(&at)?.as_ref().and_then(target::told) else {
@@ -189,9 +145,11 @@ fn told(txn: &mut Txn<'_>, of: Partition) -> Result<()> {
     Ok(())
 }
 
+/// Removes names that the partition does not own, from this key on. Returns the key to go on at.
+///
 /// Race: only a request that looked at the layout before the switch still reads names that the
 /// partition does not own. A request that misses a name looks at the layout again.
-fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
+pub(crate) fn sweep(txn: &mut Txn<'_>, of: Partition, from: &Key) -> Result<Option<Key>> {
     txn.lock(lock::dir_lock(of.dir))?;
     // A range is found by a scan of the store, so unwritten names must be written first.
     nothing_unwritten(txn, of)?;

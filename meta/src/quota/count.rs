@@ -18,18 +18,16 @@
 //! Race: a file whose slot is on another server than its name is changed a moment after it was
 //! found. If it is renamed out of the tree in that moment it counts where it was found.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
 
 use base::{EntryName, HashSet, Ino, Layout, placement::shard_of};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use wire::{Count, CountNames, CountShare, CountWhat, Counted, DirRef, Reply, Request};
 
 use crate::{
     Core,
-    core::Step,
     error::{Fault, Result},
     lock,
     peer::Unanswered,
@@ -59,29 +57,6 @@ const PERIOD: Duration = Duration::from_secs(30);
 struct Border {
     from: QuotaId,
     to: QuotaId,
-}
-
-/// A step of a walk, executed by a core.
-pub(crate) enum Act {
-    /// A part of a walk, and where its result goes.
-    Part(Box<Count>, Arc<Mutex<Option<Counted>>>),
-    /// All below a quota was counted: it is in this state from now on.
-    Counted(QuotaId, QuotaState),
-    /// The first root was found below: its parent changes from the second to the third.
-    CountsFor(QuotaId, QuotaId, QuotaId),
-}
-
-impl Act {
-    pub(crate) fn execute(&self, txn: &mut Txn<'_>) -> Result<()> {
-        match self {
-            Act::Part(count, done) => {
-                *done.lock() = Some(part(txn, count)?);
-                Ok(())
-            }
-            Act::Counted(id, state) => counted(txn, *id, *state),
-            Act::CountsFor(id, from, to) => counts_for(txn, *id, *from, *to),
-        }
-    }
 }
 
 /// Runs the walks for as long as the server runs.
@@ -151,7 +126,8 @@ async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
         let _under_way = shared.pauses.transaction().await;
         // Waiting for room while others wait for the end of this would hold them up.
         if shared.room.has(Level::Low).is_ok() {
-            return core.step(Step::Count(Act::Counted(id, state))).await;
+            core.step(move |txn| counted(txn, id, state)).await;
+            return;
         }
     }
 }
@@ -251,7 +227,7 @@ async fn shares(core: &Core, dir: DirRef, border: Border) -> Option<BTreeMap<u16
 
 /// Lets a root below count for the other root. What is charged to the root itself stays.
 async fn inner_root(core: &Core, id: QuotaId, border: Border) {
-    core.step(Step::Count(Act::CountsFor(id, border.from, border.to))).await;
+    core.step(move |txn| counts_for(txn, id, border.from, border.to)).await;
 }
 
 /// Charges inodes in slots of other servers.
@@ -289,9 +265,8 @@ async fn ask(core: &Core, count: Count) -> Option<Counted> {
             None => None,
         };
         let Some(server) = elsewhere else {
-            let done = Arc::new(Mutex::new(None));
-            core.step(Step::Count(Act::Part(Box::new(count.clone()), done.clone()))).await;
-            let counted = done.lock().take();
+            let here = count.clone();
+            let counted = core.step(move |txn| part(txn, &here)).await;
             tries += 1;
             if counted.is_some() || shared.cluster.is_none() || tries == TRIES_MAX {
                 return counted;

@@ -38,9 +38,9 @@ use crate::{
     txn::{Txn, remote::Plan},
 };
 
-pub(crate) use here::{born, orphaned};
-pub(super) use here::{end, store};
-pub(crate) use tell::{Telling, confirmed};
+use here::born;
+pub(super) use here::{end, orphaned, store};
+pub(crate) use tell::Telling;
 pub(super) use tell::{hurry, learn, tell};
 
 /// The births that began here and are not over, and the servers that this one has not heard since

@@ -24,7 +24,7 @@ use futures::{
 use tokio::time::timeout;
 use wire::{Answer, AskOutcome, AskOver, Outcome, Reply, ReplyHeader, Request, Retry, TxnId};
 
-use crate::{Core, cluster::Cluster, core::Step, driver::Incoming, peer::Unanswered, record::key};
+use crate::{Core, cluster::Cluster, driver::Incoming, peer::Unanswered, record::key};
 
 /// Silence of a server after which another one is asked as well.
 const LATE: Duration = Duration::from_millis(500);
@@ -104,7 +104,7 @@ pub(super) async fn forget(core: Core) {
             }
             // This comes first: an outcome that is asked for in between is remembered once more.
             shared.prepared.are_over(&over);
-            core.step(Step::Forget(over.into_iter().map(key::ended).collect())).await;
+            core.forget(over.into_iter().map(key::ended).collect()).await;
         }
     }
 }

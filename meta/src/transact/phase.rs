@@ -18,13 +18,12 @@ use crate::{
     bugs::Bug,
     driver::{self, Incoming},
     error::{self, Fault},
-    handoff::{self, switch::Switch},
     ops,
     record::{Key, key},
     serve::Connection,
     server::Shared,
     session::Session,
-    trash::{self, Expired},
+    step::Step,
     txn::{Caller, Group, Remote, Txn, remote::Plan},
     wait::{Wait, WaitApart, WaitNow},
 };
@@ -43,12 +42,8 @@ pub(crate) struct Phase {
 pub(super) enum Job {
     /// A client's request.
     Request(Rc<Asked>),
-    /// A handoff changes the partition of names.
-    Switch(Switch),
-    /// Removal of a part of the trash that is old enough.
-    Expire(Arc<Expired>),
-    /// The repair of a lost entry of a directory that was born here.
-    Orphan(TxnId),
+    /// A step of this server itself.
+    Step(Step),
 }
 
 /// A client's request, with the session for which it began.
@@ -101,7 +96,7 @@ impl Phase {
     pub(crate) fn connection(&self) -> Option<&Rc<Connection>> {
         match &self.job {
             Job::Request(asked) => Some(&asked.incoming.connection),
-            Job::Switch(_) | Job::Expire(_) | Job::Orphan(_) => None,
+            Job::Step(_) => None,
         }
     }
 
@@ -115,21 +110,9 @@ impl Phase {
         let remote = self.remote.take().expect("it is given back before a run is repeated");
         match self.job.clone() {
             Job::Request(asked) => self.execute_request(&asked, remote, shared, group, now),
-            Job::Switch(switch) => {
-                let txn = self.begin(Caller::SERVER, remote, shared, group, now);
-                let mut txn = txn.part_of(switch.txn);
-                let done = handoff::switch::run(&mut txn, &switch).map(|()| Reply::Nothing);
-                self.end(txn, done, None)
-            }
-            Job::Expire(expired) => {
+            Job::Step(step) => {
                 let mut txn = self.begin(Caller::SERVER, remote, shared, group, now);
-                let done = trash::step(&mut txn, &expired).map(|()| Reply::Nothing);
-                self.end(txn, done, None)
-            }
-            Job::Orphan(birth) => {
-                let txn = self.begin(Caller::SERVER, remote, shared, group, now);
-                let mut txn = txn.part_of(birth);
-                let done = births::orphaned(&mut txn, birth).map(|()| Reply::Nothing);
+                let done = step.execute(&mut txn).map(|()| Reply::Nothing);
                 self.end(txn, done, None)
             }
         }

@@ -23,10 +23,10 @@ use super::{
 use crate::{
     Core, OpenError,
     bugs::{Bug, Planted},
-    core::Step,
     observe::Laps,
     record::{Key, Record, key},
     server::Counters,
+    step::Step,
 };
 
 /// Period of the search for transactions whose outcome is late.
@@ -134,7 +134,11 @@ async fn ask(core: &Core, txn: TxnId) {
     let commit = match outcome_of(core, txn, &others).await {
         Some(Outcome::Committed) => true,
         Some(Outcome::Aborted) if shared.prepared.birth(txn) == Some(Has::Content) => {
-            return run::orphan(core, txn).await;
+            // If the repair cannot be done now, it is tried again later.
+            let step = Step::new(move |own| births::orphaned(own, txn)).part_of(txn);
+            let fails = "a directory that has lost its entry stays where it is";
+            run::once(core, step, fails).await;
+            return;
         }
         Some(Outcome::Aborted) => false,
         Some(Outcome::Pending) => return,
@@ -146,7 +150,7 @@ async fn ask(core: &Core, txn: TxnId) {
         }
     };
     Counters::add(&shared.counters.transactions_recovered);
-    core.step(Step::Decide(Decide { txn, commit })).await;
+    core.step_of(txn, move |own| participant::decide(own, &Decide { txn, commit })).await;
 }
 
 /// The other participants of a transaction that is prepared here.

@@ -1,8 +1,8 @@
 //! The initiator's side: an operation that needs other servers, from its first run to its commit.
 //!
-//! `core` starts it for a request whose first run met a record of another server, and a handoff for
-//! its switch ([`switch`]), which is an operation of this server itself. It reads what the
-//! operation lacks, and runs it again without effect until it lacks nothing. Then it has the other
+//! `core` starts it for a request whose first run met a record of another server, and mechanisms of
+//! this server for steps of their own ([`once`], [`by`]). It reads what the operation lacks, and
+//! runs it again without effect until it lacks nothing. Then it has the other
 //! servers prepare, and runs the operation once more for good. That run reads this server's records
 //! anew: it commits if it wants of the others exactly what they have prepared. Between its runs
 //! nothing of this server is locked.
@@ -34,14 +34,12 @@ use crate::{
     core::Work,
     driver::{self, Incoming},
     error::{Fault, Result},
-    handoff::switch::Switch,
     observe::{Laps, Part},
     peer::Unanswered,
     record::Key,
-    room::Level,
     server::{Counters, Shared},
     session::Session,
-    trash::Expired,
+    step::Step,
     txn::{Remote, remote::Plan},
 };
 
@@ -76,28 +74,28 @@ pub(crate) async fn run(
     }
 }
 
-/// Reads the records of other servers that a switch would need now, so that they are not read while
-/// names are frozen. They are only a start: their servers promise to the switch itself that they
-/// have not changed.
-pub(crate) async fn foresee(core: &Core, switch: Switch, until: Instant) -> Box<Remote> {
+/// Reads the records of other servers that a step would need now, so that they are not read while
+/// names are frozen for it. They are only a start: their servers promise to the step itself that
+/// they have not changed.
+pub(crate) async fn foresee(core: &Core, step: Step, until: Instant) -> Box<Remote> {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return Box::default() };
-    let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, Job::Switch(switch)) };
+    let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, Job::Step(step)) };
     let looked = run.in_time(run.look(Box::default())).await.flatten();
     looked.map_or_else(|_| Box::default(), |looked| looked.remote)
 }
 
-/// Switches names over, or not. There is one attempt, whatever is in the way, and it fails if the
-/// other servers have not prepared by `until`. Returns whether the switch is committed.
-pub(crate) async fn switch(
+/// Executes a step as transaction `txn`, or not. There is one attempt, whatever is in the way, and
+/// it fails if the other servers have not prepared by `until`. Returns whether it is committed.
+pub(crate) async fn by(
     core: &Core,
-    switch: Switch,
+    (txn, step): (TxnId, Step),
     remote: Box<Remote>,
     until: Instant,
 ) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
-    let job = Job::Switch(switch);
+    let job = Job::Step(step);
     let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, job) };
     let Some(_under_way) = shared.pauses.transaction_now() else { return false };
     // Names are frozen meanwhile.
@@ -109,36 +107,23 @@ pub(crate) async fn switch(
         return false;
     };
     let (plan, remote) = (Rc::new(plan.0), plan.1);
-    let ended = run.prepared(remote, switch.txn, &plan, false, None).await;
+    let ended = run.prepared(remote, txn, &plan, false, None).await;
     run.halts().await;
     let committed = matches!(ended, Ok(Attempt::Committed));
     let participants = plan.keys().copied().collect();
     let core = core.clone();
     tokio::task::spawn_local(async move {
         let laps = Laps::begin(core.inner.shared.observed.now());
-        tell(&core, switch.txn, participants, committed, &laps).await;
+        tell(&core, txn, participants, committed, &laps).await;
     });
     committed
 }
 
-/// Removes a part of the trash, on all servers that it leads to. Returns `false` when something was
-/// in the way.
-pub(crate) async fn expire(core: &Core, expired: Arc<Expired>) -> bool {
-    core.inner.shared.room.until(Level::Low).await;
-    once(core, Job::Expire(expired), "some of the trash cannot be removed").await
-}
-
-/// Repairs a directory that was born here and has lost its entry. If that cannot be done now, it is
-/// tried again later.
-pub(super) async fn orphan(core: &Core, birth: TxnId) {
-    once(core, Job::Orphan(birth), "a directory that has lost its entry stays where it is").await;
-}
-
-/// Tries once to execute an operation of this server itself. Returns whether it is committed.
-async fn once(core: &Core, job: Job, fails: &str) -> bool {
+/// Tries once to execute a step. Returns whether it is committed. An error is logged as `fails`.
+pub(crate) async fn once(core: &Core, step: Step, fails: &str) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
-    let run = Run::of(core, &shared, cluster, job);
+    let run = Run::of(core, &shared, cluster, Job::Step(step));
     let ended = match run.look(Box::default()).await {
         Ok(looked) => run.attempt(looked).await,
         Err(fault) => Err(fault),
@@ -296,7 +281,7 @@ impl Run<'_> {
     fn incoming(&self) -> Option<&Incoming> {
         match &self.job {
             Job::Request(asked) => Some(&asked.incoming),
-            Job::Switch(_) | Job::Expire(_) | Job::Orphan(_) => None,
+            Job::Step(_) => None,
         }
     }
 
@@ -366,7 +351,7 @@ impl Run<'_> {
     fn makes_dir(&self) -> bool {
         match &self.job {
             Job::Request(asked) => matches!(asked.incoming.request, Request::Mkdir(_)),
-            Job::Switch(_) | Job::Expire(_) | Job::Orphan(_) => false,
+            Job::Step(_) => false,
         }
     }
 

@@ -14,7 +14,6 @@ use wire::{Decide, Reply, Request, TxnId};
 use crate::{
     Core,
     bugs::Bug,
-    core::Step,
     observe::{Laps, Part},
     peer::Unanswered,
     record::key,
@@ -42,7 +41,7 @@ pub(super) async fn tell(
         laps.end(Part::Sync, shared.observed.now());
     }
     if shared.bugs.has(Bug::CommitForgottenEarly) {
-        core.step(Step::Forget(vec![key::committed(txn)])).await;
+        core.forget(vec![key::committed(txn)]).await;
     }
     if shared.is_halted() {
         return;
@@ -55,7 +54,7 @@ pub(super) async fn tell(
     }
     join_all(participants.iter().map(|server| ask_until_answered(core, *server, &decide))).await;
     laps.end(Part::Tell, shared.observed.now());
-    core.step(Step::Forget(vec![key::committed(txn)])).await;
+    core.forget(vec![key::committed(txn)]).await;
 }
 
 /// Asks a server, which may be away for long, until it has answered.

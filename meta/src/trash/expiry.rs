@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{
     Core, Problem,
-    core::Step,
     error::{Fault, Result, describe},
     lock,
     ops::rmdir,
     record::{EntryRecord, Key, Lived, Record as _, key},
     room::Level,
     server::Shared,
+    step::Step,
     transact,
     txn::{Dir, Txn},
 };
@@ -37,7 +37,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const NAMES_A_STEP: usize = 64;
 
 /// Removal of a part of an hour that is over, as a step of a core.
-pub(crate) struct Expired {
+struct Expired {
     above: Above,
     hour: EntryName,
     progress: Mutex<Progress>,
@@ -83,10 +83,15 @@ pub(crate) async fn run(core: Core) {
 }
 
 async fn done(core: &Core, expired: &Arc<Expired>) {
+    let expires = Arc::clone(expired);
+    let run = move |txn: &mut Txn<'_>| step(txn, &expires);
     if core.inner.shared.cluster.is_none() {
-        return core.step(Step::Expire(expired.clone())).await;
+        core.step(run).await;
+        return;
     }
-    if !transact::run::expire(core, expired.clone()).await {
+    core.inner.shared.room.until(Level::Low).await;
+    let fails = "some of the trash cannot be removed";
+    if !transact::run::once(core, Step::new(run), fails).await {
         // The obstacle may be gone the next time.
         expired.progress.lock().more = false;
     }
@@ -158,7 +163,7 @@ fn over(core: &Core, now: i64) -> Vec<(Above, EntryName)> {
 }
 
 /// Removes some of an hour's names for good, and the hour's directory once it is empty.
-pub(crate) fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
+fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
     let Above { id, home } = expired.above;
     txn.lock(lock::dir_lock(id))?;
     let content = txn.get_content(&txn.content_key(home, id))?.ok_or(FsError::Io)?;

@@ -9,7 +9,10 @@ use super::{
     client::Client,
     world::{Setup, World, in_world, in_world_of},
 };
-use crate::{core::Step, reclaim::CHUNKS_A_STEP, record::key};
+use crate::{
+    reclaim::{self, CHUNKS_A_STEP},
+    record::key,
+};
 
 const CHUNK: u64 = CHUNK_BYTES as u64;
 /// Enough chunks for two whole steps, and a third one that finds fewer.
@@ -38,7 +41,7 @@ async fn huge(client: &mut Client, name: &str) -> FileRef {
 }
 
 async fn step(world: &World, ino: Ino) {
-    world.core.step(Step::Reclaim(ino)).await;
+    world.core.step(move |txn| reclaim::step(txn, ino)).await;
 }
 
 fn stored_chunks(world: &World, ino: Ino) -> usize {

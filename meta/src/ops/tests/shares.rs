@@ -525,7 +525,8 @@ fn who_makes_a_name_in_a_directory_that_is_being_removed_waits_for_the_outcome()
             client.send(client.seq, client.seq, &Request::Lookup(lookup)).await;
             world.settle().await;
             let core = world.core.clone();
-            core.step(crate::core::Step::Decide(Decide { txn: TXN, commit })).await;
+            let decide = Decide { txn: TXN, commit };
+            core.step_of(TXN, move |txn| participant::decide(txn, &decide)).await;
             let answer = client.receive().await;
             if commit {
                 // Partition 3 is gone, and the master says that it has the name: something is wrong

@@ -21,8 +21,7 @@ use crate::{
     Server,
     error::Result,
     handoff::{
-        HandoffRecord, Receiving,
-        steps::{self, Act},
+        HandoffRecord, Receiving, steps,
         switch::{self, Switch},
         table::Partition,
     },
@@ -92,9 +91,8 @@ impl Handoff {
     /// Copies the names, as a handoff does before its switch.
     fn copy(&self) -> Tally {
         let records = self.records();
-        let names = records.iter().filter_map(|(at, is)| steps::inode_in(at, is)).collect();
-        let detach = Act::Detach(TXN, self.giver, names);
-        elsewhere(&self.server, |txn| detach.execute(txn));
+        let names: Vec<_> = records.iter().filter_map(|(at, is)| steps::inode_in(at, is)).collect();
+        elsewhere(&self.server, |txn| steps::detach(txn, self.giver, &names));
         let mut tally = Tally::default();
         elsewhere(&self.server, |txn| {
             for (at, is) in self.records() {
@@ -119,13 +117,10 @@ impl Handoff {
         let Handoff { giver, taker, spread, .. } = *self;
         let switch = Switch { txn: TXN, giver, taker, ino: self.dir.ino, spread, tally };
         elsewhere(&self.server, |txn| switch::run(txn, &switch));
-        elsewhere(&self.server, |txn| Act::Told(giver).execute(txn));
+        elsewhere(&self.server, |txn| steps::told(txn, giver));
         let mut from = key::names(giver.shard, giver.dir);
         loop {
-            let next = std::rc::Rc::default();
-            let sweep = Act::Sweep(giver, from, std::rc::Rc::clone(&next));
-            elsewhere(&self.server, |txn| sweep.execute(txn));
-            match next.take() {
+            match elsewhere(&self.server, |txn| steps::sweep(txn, giver, &from)) {
                 Some(at) => from = at,
                 None => return,
             }

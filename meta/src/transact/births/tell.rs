@@ -16,7 +16,7 @@ use wire::{Born, HurryBirths, Reply, Request, TxnId};
 use crate::{
     Core,
     bugs::Bug,
-    core::Step,
+    error::Result,
     record::key::{self, Part},
     server::Shared,
     transact::{locks::Doubt, tell::ask_until_answered},
@@ -141,7 +141,7 @@ async fn confirm(core: &Core, txns: &[TxnId]) {
     let told = by_server(&shared, txns).into_iter().map(|(server, txns)| async move {
         let request = Request::Born(Born { txns: txns.clone(), confirmed: true });
         ask_until_answered(core, server, &request).await;
-        core.step(Step::Confirmed(txns)).await;
+        core.step(move |txn| confirmed(txn, &txns)).await;
     });
     join_all(told).await;
 }
@@ -158,11 +158,12 @@ fn by_server(shared: &Shared, txns: &[TxnId]) -> BTreeMap<u16, Vec<TxnId>> {
 
 /// Forgets births that are confirmed: their entries may change, and nothing is left to be told of
 /// them.
-pub(crate) fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) {
+fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) -> Result<()> {
     for birth in txns {
         txn.delete(key::committed(*birth));
         txn.ended.push(*birth);
     }
+    Ok(())
 }
 
 /// Asks all servers what was born here.
@@ -173,9 +174,9 @@ pub(in crate::transact) async fn learn(core: &Core) {
         if let Reply::Births(births) = reply
             && !shared.bugs.has(Bug::LostBirthForgotten)
         {
-            let born: Vec<TxnId> = births.iter().map(|birth| birth.txn).collect();
-            core.step(Step::Births(births)).await;
-            born.into_iter().for_each(|txn| shared.prepared.is_born(txn));
+            let txns: Vec<TxnId> = births.iter().map(|birth| birth.txn).collect();
+            core.step(move |txn| super::born(txn, &births)).await;
+            txns.into_iter().for_each(|txn| shared.prepared.is_born(txn));
         }
         shared.births.heard(server);
     });
