@@ -17,13 +17,13 @@
 
 mod expiry;
 mod hours;
+pub(crate) mod latest;
 mod place;
 
 use base::{DirId, EntryName, FsError, Ino, Locality, Time, limits::NAME_BYTES_MAX};
 use wire::{FileRef, Retry};
 
 pub(crate) use expiry::run;
-pub(crate) use place::Latest;
 
 use crate::{
     error::{Fault, Result},
@@ -42,12 +42,6 @@ pub(crate) const NAME: &[u8] = b".trash";
 /// An empty directory is kept only while at most this many directories that were born under one
 /// name live elsewhere: `mkdir` tries all of their ids.
 const ELSEWHERE_MAX: usize = 16;
-
-/// Cache of a server of several for its trash. All of it can be read again.
-#[derive(Default)]
-pub(crate) struct Known {
-    latest: Latest,
-}
 
 /// Place in the trash for something that is removed: the hour's directory, and the name there.
 struct Thrown {

@@ -12,10 +12,9 @@ use std::ops::ControlFlow;
 
 use base::{DirId, EntryName, FsError, Layout, Locality, NameVersion, ShardId};
 use bytes::Bytes;
-use parking_lot::Mutex;
 use wire::DirRef;
 
-use super::hours;
+use super::{hours, latest::Hour};
 use crate::{
     error::Result,
     lock,
@@ -33,20 +32,6 @@ const VERSIONS_MAX: u32 = 1 << 16;
 /// Number of candidate ids that are searched for an existing directory. Usually it has the first.
 /// An earlier directory may have taken that id and been removed since.
 const LOOKS_MAX: usize = 64;
-
-/// The directory of the latest hour, as found in the store: where to look first.
-#[derive(Default)]
-pub(crate) struct Latest(Mutex<Option<Known>>);
-
-#[derive(Clone)]
-struct Known {
-    trash: DirId,
-    /// Name of the hour, and id of the directory it is in.
-    hour: EntryName,
-    above: DirId,
-    id: DirId,
-    home: DirId,
-}
 
 /// A directory that has hours' directories in it: `/.trash`, or a server's directory there.
 #[derive(Clone, Copy)]
@@ -153,9 +138,7 @@ fn own(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Option<Above
 /// This server's directory of the current hour, locked. It is made if missing.
 pub(super) fn hour(txn: &mut Txn<'_>, trash: &Trash) -> Result<Dir> {
     let name = hours::name_of(txn.now);
-    let known = txn.shared.trash.latest.0.lock().clone();
-    let known = known.filter(|known| known.trash == trash.dir && known.hour == name);
-    if let Some(Known { above, id, home, .. }) = known {
+    if let Some(Hour { above, id, home, .. }) = txn.shared.trash.get(trash.dir, &name) {
         txn.lock(lock::dir_lock(id))?;
         let content = txn.get_content(&txn.content_key(home, id))?;
         if let Some(content) = content.filter(|content| is_kept(content, above, &name)) {
@@ -176,8 +159,8 @@ fn found(txn: &mut Txn<'_>, trash: &Trash, name: &EntryName, shard: ShardId) -> 
     let (hour, is_new) = directory(txn, &above, name, shard)?;
     if !is_new {
         let (id, home) = (hour.id, hour.content.home);
-        let known = Known { trash: trash.dir, hour: name.clone(), above: above.id, id, home };
-        *txn.shared.trash.latest.0.lock() = Some(known);
+        let name = name.clone();
+        txn.shared.trash.set(Hour { trash: trash.dir, name, above: above.id, id, home });
     }
     Ok(hour)
 }
