@@ -4,6 +4,7 @@
 //! part of what is delivered, and uses none of the other crates.
 
 mod ci;
+mod circles;
 mod fsx;
 mod layers;
 mod matrix;

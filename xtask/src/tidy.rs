@@ -3,7 +3,8 @@
 //! Every `.rs` file begins by saying what it is, stays short, and holds no unfinished work; no file
 //! names a folder of somebody's machine; pages link to what exists; decisions are numbered once;
 //! what is promised names the tests that show it (`promises`); comments begin with their subject
-//! (`prose`); the table of waits is that of the code (`waits`).
+//! (`prose`); the table of waits is that of the code (`waits`); the modules of a crate grow no further
+//! together (`circles`).
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{promises, prose, waits};
+use crate::{circles, promises, prose, waits};
 
 const LINES_MAX: usize = 900;
 
@@ -49,6 +50,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     problems.extend(promises::problems(root, &files));
     problems.extend(prose::problems(root, &files));
     problems.extend(waits::problems(root, &files));
+    problems.extend(circles::problems(root, &files));
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }
