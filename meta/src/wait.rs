@@ -12,7 +12,7 @@ use futures::future::LocalBoxFuture;
 
 use crate::{Core, driver::Incoming, error::Fault, server::Shared};
 
-/// What is in the way of an operation.
+/// The obstacle of an operation, and how to let it pass.
 #[derive(Debug)]
 pub(crate) enum Wait {
     /// Groups are in the way. The core writes its own group and waits; everything else on this core

@@ -38,7 +38,6 @@ use crate::{
     txn::{Txn, remote::Plan},
 };
 
-use here::born;
 pub(super) use here::{end, orphaned, store};
 pub(crate) use tell::Telling;
 pub(super) use tell::{hurry, learn, tell};

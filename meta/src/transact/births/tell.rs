@@ -19,7 +19,7 @@ use crate::{
     error::Result,
     record::key::{self, Part},
     server::Shared,
-    transact::{locks::Doubt, tell::ask_until_answered},
+    transact::{births::here, locks::Doubt, tell::ask_until_answered},
     txn::Txn,
 };
 
@@ -175,7 +175,7 @@ pub(in crate::transact) async fn learn(core: &Core) {
             && !shared.bugs.has(Bug::LostBirthForgotten)
         {
             let txns: Vec<TxnId> = births.iter().map(|birth| birth.txn).collect();
-            core.step(move |txn| super::born(txn, &births)).await;
+            core.step(move |txn| here::born(txn, &births)).await;
             txns.into_iter().for_each(|txn| shared.prepared.is_born(txn));
         }
         shared.births.heard(server);
