@@ -44,4 +44,8 @@ pub(crate) trait WaitApart: Debug {
     /// Returns when the operation can be run again, on this core. A client's request may note why
     /// it has waited.
     fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()>;
+
+    /// Whether records change meanwhile, so that an operation over several servers reads them anew.
+    /// Otherwise it begins from nothing, and may presume what it presumed before.
+    fn changes_records(&self) -> bool;
 }

@@ -60,6 +60,10 @@ impl WaitApart for Short {
         }
         .boxed_local()
     }
+
+    fn changes_records(&self) -> bool {
+        false
+    }
 }
 
 /// Asks for room for a request, and notes a refusal in `heard`. A request that needs less than was

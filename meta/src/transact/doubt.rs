@@ -34,6 +34,10 @@ impl WaitApart for Doubt {
         }
         .boxed_local()
     }
+
+    fn changes_records(&self) -> bool {
+        true
+    }
 }
 
 impl Doubt {

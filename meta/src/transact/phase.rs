@@ -179,7 +179,9 @@ impl Phase {
         let mut remote = txn.take_remote().expect("it was given one");
         match done {
             Err(Fault::Remote) => Ok(Ended::Lacks(remote)),
-            Err(Fault::Wait(Wait::Apart(wait))) => Ok(Ended::Waits(remote, wait)),
+            Err(Fault::Wait(Wait::Apart(wait))) if wait.changes_records() => {
+                Ok(Ended::Waits(remote, wait))
+            }
             Err(Fault::Retry(Retry::Busy)) if remote.is_torn() => Ok(Ended::Torn(remote)),
             Err(Fault::Wait(Wait::Now(wait))) => {
                 self.remote = Some(remote);

@@ -41,6 +41,7 @@ use crate::{
     session::Session,
     step::Step,
     txn::{Remote, remote::Plan},
+    wait::Wait,
 };
 
 /// The pause after a conflict, at first and at most.
@@ -190,6 +191,10 @@ impl Run<'_> {
             };
             match ended {
                 Ok(Attempt::Committed) => return Ok(()),
+                Err(Fault::Wait(Wait::Apart(wait))) => {
+                    wait.over(self.core, Some(incoming)).await;
+                    remote = Box::default();
+                }
                 Err(fault) => return Err(fault),
                 Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
