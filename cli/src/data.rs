@@ -602,20 +602,23 @@ fn version_of(server: Option<u16>) -> u32 {
 fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
     let now = version_of(about.server);
     let was = std::mem::replace(&mut about.version, now);
-    let file = path.join(ABOUT);
-    let new = file.with_extension("new");
-    let text = about.to_text()?;
-    let write = || {
-        let mut out = File::create(&new)?;
-        out.set_permissions(Permissions::from_mode(0o600))?;
-        out.write_all(text.as_bytes())?;
-        out.sync_all()?;
-        fs::rename(&new, &file)?;
-        sync_folder(path)
-    };
-    write().with_context(|| format!("cannot upgrade {}", path.display()))?;
+    replace(path, ABOUT, about.to_text()?.as_bytes())
+        .with_context(|| format!("cannot upgrade {}", path.display()))?;
     tracing::warn!(from = was, to = now, "upgraded the on-disk version of {}", path.display());
     Ok(())
+}
+
+/// Writes a file that only its owner may read in place of an older one, whole or not at all, also
+/// where power is lost meanwhile. The file is stable when this returns.
+fn replace(path: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let file = path.join(name);
+    let new = file.with_extension("new");
+    let mut out = File::create(&new)?;
+    out.set_permissions(Permissions::from_mode(0o600))?;
+    out.write_all(bytes)?;
+    out.sync_all()?;
+    fs::rename(&new, &file)?;
+    sync_folder(path)
 }
 
 /// Makes the directory if need be, and takes it; whether it was missing.

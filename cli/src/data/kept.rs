@@ -47,10 +47,8 @@ impl Kept {
         if Kept::read(path).ok().as_ref() == Some(self) {
             return Ok(());
         }
-        let (file, new) = (path.join(FILE), path.join(FILE).with_extension("new"));
         let text = serde_json::to_string_pretty(self)? + "\n";
-        fs::write(&new, text)
-            .and_then(|()| fs::rename(&new, &file))
-            .with_context(|| format!("cannot write {}", file.display()))
+        super::replace(path, FILE, text.as_bytes())
+            .with_context(|| format!("cannot write {}", path.join(FILE).display()))
     }
 }
