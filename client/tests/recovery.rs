@@ -31,6 +31,24 @@ async fn a_client_goes_on_when_its_server_was_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_ends_does_not_wait_for_a_server_to_release_files() {
+    World::run(async |world| {
+        let client = world.client().await;
+        let file = client.open_with("/f", OpenOptions::both().create_new(0o644)).await.unwrap();
+        file.close().await.unwrap();
+        // The release waits a moment for others, and the server does not live to hear of it.
+        world.kill();
+        let closed = tokio::time::timeout(Duration::from_secs(3), client.close()).await;
+        closed.expect("it ends without its server").unwrap();
+        world.start();
+        // Another client finds the file closed with the session of the first.
+        let other = world.client().await;
+        other.unlink("/f").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_operation_happens_exactly_once_however_often_the_server_dies() {
     World::run(async |world| {
         let client = world.client().await;

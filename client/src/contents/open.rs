@@ -16,7 +16,7 @@ use std::{
 use base::{Access, Cred, FsError, Ino};
 use futures::future::join_all;
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use wire::{FileRef, Open, Opened, Release, Reply, Request, Stand};
 
 use super::{
@@ -34,6 +34,8 @@ use crate::{
 
 const RELEASE_PAUSE: Duration = Duration::from_millis(10);
 const RELEASED_FILES_MAX: usize = 1024;
+/// Time-out of the last releases of a client that ends.
+const LAST_RELEASES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// State of the client when an open was sent.
 pub(crate) struct Opening {
@@ -277,8 +279,9 @@ impl Client {
         count
     }
 
-    /// Releases every file that has no handle.
+    /// Releases every file that has no handle, before the session ends. A server that is away is
+    /// not waited for: it closes the files with the session.
     pub(crate) async fn release_all(&self) {
-        self.send_releases().await;
+        let _ = timeout(LAST_RELEASES_TIMEOUT, self.send_releases()).await;
     }
 }
