@@ -105,6 +105,13 @@ pub(crate) enum End {
 }
 
 impl Way {
+    /// A way that has taken none of `steps`. A way is large, so it is made where it stays.
+    #[inline]
+    fn from(root: CachedDir, steps: Steps, end: End) -> Way {
+        let stand = Stand { version: 0, way: smallvec![way_mark(root.dir.id)] };
+        Way { chain: smallvec![root], steps, links: 0, stand, fresh: false, end }
+    }
+
     fn top(&self) -> &CachedDir {
         self.chain.last().expect("the root is never popped")
     }
@@ -156,7 +163,7 @@ impl Core {
     pub(crate) async fn resolve_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
         let steps = Steps::parse(path)?;
         let dot = steps.tail == Tail::Dot;
-        let mut way = self.start(cred, steps, End::Name).await?;
+        let mut way = Way::from(self.start(cred).await?, steps, End::Name);
         let names_root = way.steps.left.is_empty();
         // A path that goes up at the end needs search permission on the directory below.
         let up = matches!(way.steps.left.first(), Some(Step::Up));
@@ -184,7 +191,7 @@ impl Core {
         end: End,
     ) -> Result<Found, Failure> {
         let steps = Steps::parse(path)?;
-        let mut way = self.start(cred, steps, end).await?;
+        let mut way = Way::from(self.start(cred).await?, steps, end);
         let landing = self.advance_surely(cred, path, &mut way, 0, links).await?;
         let dir = way.top().dir;
         let Some(Landing { name, entry }) = landing else {
@@ -205,7 +212,7 @@ impl Core {
         path: &[u8],
     ) -> Result<(DirRef, Stand), Failure> {
         let steps = Steps::parse(path)?;
-        let mut way = self.start(cred, steps, End::Dir).await?;
+        let mut way = Way::from(self.start(cred).await?, steps, End::Dir);
         let landing = self.advance_surely(cred, path, &mut way, 0, Links::Follow).await?;
         let dir = match landing {
             Some(Landing { entry, .. }) => {
@@ -238,15 +245,14 @@ impl Core {
         }
     }
 
-    async fn start(&self, cred: &Cred, steps: Steps, end: End) -> Result<Way, Failure> {
+    /// The root, where a resolution begins.
+    async fn start(&self, cred: &Cred) -> Result<CachedDir, Failure> {
         self.counters.resolves();
         let root = self.cache().root();
-        let root = match root {
-            Some(root) => root,
-            None => self.ask_root(cred).await?,
-        };
-        let stand = Stand { version: 0, way: smallvec![way_mark(root.dir.id)] };
-        Ok(Way { chain: smallvec![root], steps, links: 0, stand, fresh: false, end })
+        match root {
+            Some(root) => Ok(root),
+            None => Box::pin(self.ask_root(cred)).await,
+        }
     }
 
     async fn ask_root(&self, cred: &Cred) -> Result<CachedDir, Failure> {
@@ -274,7 +280,7 @@ impl Core {
                 let stand = Stand { version: 0, way: way.stand.way.clone() };
                 let (chain, end) = (way.chain.clone(), way.end);
                 *way = Way { chain, steps, links: 0, stand, fresh: true, end };
-                self.advance(cred, way, keep, links).await
+                Box::pin(self.advance(cred, way, keep, links)).await
             }
             ended => ended,
         }

@@ -8,7 +8,7 @@ pub type Way = SmallVec<[u32; 8]>;
 
 codec! {
     /// The part of its client's cache that a request stands on.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Debug, PartialEq, Eq)]
     pub struct Stand {
         /// Version of the invalidation list since which the cached directories are unchanged; 0 for
         /// requests that stand on no cache, and for requests by handle.
@@ -16,6 +16,14 @@ codec! {
         /// Marks of the directories that the path went through: only events of these since
         /// `version` make the request stale. Empty: any event does.
         pub way: Way,
+    }
+}
+
+impl Clone for Stand {
+    /// Copies the marks at once, which `SmallVec::clone` does one by one: each request by path has
+    /// a clone.
+    fn clone(&self) -> Stand {
+        Stand { version: self.version, way: Way::from_slice(&self.way) }
     }
 }
 
