@@ -293,6 +293,8 @@ impl Work<'_> {
 
     /// Runs a program to its end, which must be one of `codes`.
     fn end_well(&self, mut command: Command, codes: &[i32]) -> anyhow::Result<()> {
+        // Most programs end before the first look of their own wait.
+        self.interrupt.check()?;
         let program = command.get_program().to_string_lossy().into_owned();
         let said = File::create(self.said)?;
         command.env("HOME", self.home).env("XDG_CONFIG_HOME", self.home).env("LC_ALL", "C");
