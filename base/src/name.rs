@@ -1,7 +1,7 @@
 //! Names of directory entries: any bytes but `/` and NUL, 1 to 255 of them, and neither `.` nor
 //! `..`.
 
-use std::fmt;
+use std::{borrow::Borrow, fmt};
 
 use smallvec::SmallVec;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A checked name. Short names need no allocation.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryName(SmallVec<[u8; 24]>);
 
 /// Why bytes are not a name.
@@ -56,6 +56,20 @@ impl EntryName {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl Clone for EntryName {
+    /// Copies the bytes at once, which `SmallVec::clone` does one by one.
+    fn clone(&self) -> EntryName {
+        EntryName(SmallVec::from_slice(&self.0))
+    }
+}
+
+/// A name is found in a map by its bytes, whose hash and order are the name's.
+impl Borrow<[u8]> for EntryName {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 

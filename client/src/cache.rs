@@ -18,7 +18,7 @@ use base::{
     Access, Attr, Cred, DirId, EntryName, FsError, HashMap, Time, access::permits,
     acl::mode_decides,
 };
-use wire::{CacheEvents, DirRef};
+use wire::{CacheEvents, DirRef, Way, way_mark};
 
 /// Bytes that an entry takes besides its name: the entry, and its places in two maps.
 const ENTRY_BYTES: u64 = 450;
@@ -186,6 +186,35 @@ impl AccessCache {
             self.list(child);
         }
         Some(self.entry(child).found)
+    }
+
+    /// The directory that `names` lead to from the root, if all on the way are here and let `cred`
+    /// through. Adds the mark of each to `way`, also where the way ends too early.
+    pub(crate) fn descend<'a>(
+        &mut self,
+        cred: &Cred,
+        names: impl Iterator<Item = &'a [u8]>,
+        way: &mut Way,
+    ) -> Option<DirRef> {
+        if self.root_stale || self.has_expired(ROOT) {
+            return None;
+        }
+        let mut at = ROOT;
+        way.push(way_mark(self.entry(at).found.dir.id));
+        for name in names {
+            let entry = self.entry(at);
+            let child = *entry.children.get(name)?;
+            if self.has_expired(child) || entry.found.permits_walk(cred).is_err() {
+                return None;
+            }
+            at = child;
+            way.push(way_mark(self.entry(at).found.dir.id));
+        }
+        if at != ROOT && self.entry(at).children.is_empty() {
+            self.unlist(at);
+            self.list(at);
+        }
+        Some(self.entry(at).found.dir)
     }
 
     /// Takes in what a reply of `version` found as `name` in `dir`. `false` when the reply is older
@@ -558,6 +587,52 @@ mod tests {
         cache.insert(&root, &name("a"), dir(300, 9), 7);
         assert_eq!(cache.child(&dir(300, 9).dir, &name("b")), None);
         cache.check();
+    }
+
+    /// Returns where the cache gets to from the root, and the marks of the way.
+    fn descend(cache: &mut AccessCache, names: &[&str]) -> (Option<DirRef>, Vec<u32>) {
+        let mut way = Way::new();
+        let names = names.iter().map(|name| name.as_bytes());
+        let found = cache.descend(&Cred::ROOT, names, &mut way);
+        (found, way.to_vec())
+    }
+
+    #[test]
+    fn a_path_is_descended_as_it_is_walked_name_by_name() {
+        let mut cache = cache(2 * (ENTRY_BYTES + 2));
+        let (root, a, b, c) = (dir(1, 1), dir(300, 2), dir(301, 3), dir(302, 4));
+        cache.insert(&root.dir, &name("a"), a, 7);
+        cache.insert(&root.dir, &name("b"), b, 7);
+        assert_eq!(descend(&mut cache, &[]), (Some(root.dir), vec![1]));
+        assert_eq!(descend(&mut cache, &["a"]), (Some(a.dir), vec![1, 300]));
+        assert_eq!(descend(&mut cache, &["a", "x"]).0, None);
+        assert_eq!(descend(&mut cache, &[".."]).0, None);
+        cache.insert(&root.dir, &name("c"), c, 7);
+        cache.check();
+        assert_eq!(descend(&mut cache, &["b"]).0, None, "the coldest was not the one descended to");
+        assert_eq!(descend(&mut cache, &["a"]).0, Some(a.dir));
+        cache.forget_all();
+        assert_eq!(descend(&mut cache, &[]).0, None, "the root's attributes are not known");
+    }
+
+    #[test]
+    fn a_directory_that_lets_nobody_through_is_not_descended_into() {
+        let mut cache = cache(10_000);
+        let (root, a, b) = (dir(1, 1), dir(300, 2), dir(301, 3));
+        let closed = CachedDir { attr: Attr { mode: 0o700, ..a.attr }, ..a };
+        cache.insert(&root.dir, &name("a"), closed, 7);
+        cache.insert(&a.dir, &name("b"), b, 7);
+        let user = Cred { uid: 7, gid: 7, groups: Vec::new() };
+        let mut found = |names: &[&str]| {
+            let names = names.iter().map(|name| name.as_bytes());
+            cache.descend(&user, names, &mut Way::new())
+        };
+        assert_eq!(
+            found(&["a"]),
+            Some(a.dir),
+            "whether a name in it may be looked up says the server"
+        );
+        assert_eq!(found(&["a", "b"]), None);
     }
 
     proptest! {

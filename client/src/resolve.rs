@@ -9,6 +9,8 @@
 //! When the cache says that a walk is not permitted, the server is asked before anybody hears of
 //! it.
 
+mod straight;
+
 use std::time::Duration;
 
 use base::{Cred, EntryName, FsError, Pauses, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
@@ -18,6 +20,7 @@ use wire::{
     DirRef, Entry, FileRef, Lookup, NodeRef, Reply, Request, Stand, Walk, Walked, way_mark,
 };
 
+use self::straight::{Begun, Straight};
 use crate::{
     Error,
     cache::CachedDir,
@@ -161,6 +164,17 @@ struct Landing {
 impl Core {
     /// The directory of a path's last name.
     pub(crate) async fn resolve_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
+        self.counters.resolves();
+        match self.cached_parent(cred, path) {
+            Some((dir, name, stand)) => {
+                Ok(Parent { dir, last: Last::Name(name), slash: false, stand })
+            }
+            // Boxed, and so are the steps of a node: paths seldom need them, and they are large.
+            None => Box::pin(self.step_to_parent(cred, path)).await,
+        }
+    }
+
+    async fn step_to_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
         let steps = Steps::parse(path)?;
         let dot = steps.tail == Tail::Dot;
         let mut way = Way::from(self.start(cred).await?, steps, End::Name);
@@ -190,8 +204,42 @@ impl Core {
         links: Links,
         end: End,
     ) -> Result<Found, Failure> {
+        self.counters.resolves();
+        // A cached directory at the end is asked of the server of its own group.
+        let begun = if end == End::Name || !self.channels.are_several() {
+            match self.straight_node(cred, path, links).await? {
+                Straight::Found(found) => return Ok(found),
+                Straight::Begun(begun) => begun,
+            }
+        } else {
+            Begun::No
+        };
+        Box::pin(self.step_to_node(cred, path, links, end, begun)).await
+    }
+
+    async fn step_to_node(
+        &self,
+        cred: &Cred,
+        path: &[u8],
+        links: Links,
+        end: End,
+        begun: Begun,
+    ) -> Result<Found, Failure> {
         let steps = Steps::parse(path)?;
         let mut way = Way::from(self.start(cred).await?, steps, end);
+        match begun {
+            Begun::No => {}
+            Begun::Denied => way.fresh = true,
+            Begun::Link { dir, target, version } => {
+                let walked = self.advance_cached(cred, &mut way, 1);
+                // Otherwise the cache has changed since, and the name is looked up again.
+                if walked.is_ok() && way.steps.left.len() == 1 && way.top().dir.same(&dir) {
+                    way.stands_on(version);
+                    way.steps.left.pop();
+                    way.follow(&target)?;
+                }
+            }
+        }
         let landing = self.advance_surely(cred, path, &mut way, 0, links).await?;
         let dir = way.top().dir;
         let Some(Landing { name, entry }) = landing else {
@@ -211,6 +259,7 @@ impl Core {
         cred: &Cred,
         path: &[u8],
     ) -> Result<(DirRef, Stand), Failure> {
+        self.counters.resolves();
         let steps = Steps::parse(path)?;
         let mut way = Way::from(self.start(cred).await?, steps, End::Dir);
         let landing = self.advance_surely(cred, path, &mut way, 0, Links::Follow).await?;
@@ -247,7 +296,6 @@ impl Core {
 
     /// The root, where a resolution begins.
     async fn start(&self, cred: &Cred) -> Result<CachedDir, Failure> {
-        self.counters.resolves();
         let root = self.cache().root();
         match root {
             Some(root) => Ok(root),
@@ -273,7 +321,9 @@ impl Core {
         links: Links,
     ) -> Result<Option<Landing>, Failure> {
         match self.advance(cred, way, keep, links).await {
-            Err(Failure::Error(Error::Fs(FsError::Denied))) if self.cache.lock().enabled() => {
+            Err(Failure::Error(Error::Fs(FsError::Denied)))
+                if !way.fresh && self.cache.lock().enabled() =>
+            {
                 way.chain.truncate(1);
                 let steps = Steps::parse(path)?;
                 way.stand.way.truncate(1);

@@ -34,6 +34,23 @@ async fn what_is_made_is_found_by_its_path() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_symbolic_link_at_the_end_of_a_cached_path_is_looked_up_once() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.create_dir_all("/a/b", 0o755).await.unwrap();
+        client.write("/a/b/f", b"x").await.unwrap();
+        client.symlink("b/f", "/a/l").await.unwrap();
+        client.stat("/a/b/f").await.unwrap();
+        let before = client.stats();
+        assert_eq!(client.stat("/a/l").await.unwrap().size, 1);
+        let after = client.stats();
+        assert_eq!(after.requests - before.requests, 2, "the link, and what it names");
+        assert_eq!(after.resolutions - before.resolutions, 1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn symbolic_links_are_followed_where_posix_says() {
     World::run(async |world| {
         let client = world.client().await;

@@ -152,8 +152,11 @@ impl Client {
         let mut tries = Tries::new();
         loop {
             let mut found = self.find_bytes(bytes_of(path), links, End::Whole).await?;
+            if found.entry.whole {
+                return Ok(found.entry.attr);
+            }
             let node = found.node().clone();
-            match self.complete(&self.cred, &mut found.entry, &node).await {
+            match Box::pin(self.complete(&self.cred, &mut found.entry, &node)).await {
                 Ok(()) => return Ok(found.entry.attr),
                 Err(failure) => {
                     self.forget_node(&failure, &node);
