@@ -12,7 +12,7 @@ use wire::{DirRef, FileRef, Lookup, NodeRef, Reply, Request, Stand, Way};
 use super::{Found, Links};
 use crate::{Error, cache::CachedDir, call::Failure, core::Core};
 
-/// What a straight path leads to.
+/// Result of looking a straight path up.
 pub(super) enum Straight {
     /// The node.
     Found(Found),
@@ -22,7 +22,7 @@ pub(super) enum Straight {
 
 /// Knowledge of a path whose steps are still to be taken.
 pub(super) enum Begun {
-    /// Nothing is known.
+    /// The path is not straight, or the cache does not reach to its last name.
     No,
     /// The server denied the path: the cache is not to be believed.
     Denied,
