@@ -13,6 +13,10 @@ use super::{Found, Links};
 use crate::{Error, cache::CachedDir, call::Failure, core::Core};
 
 /// Result of looking a straight path up.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are found; a box would be an allocation each"
+)]
 pub(super) enum Straight {
     /// The node.
     Found(Found),
