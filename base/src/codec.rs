@@ -411,7 +411,11 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
 /// unless the variant is bare, one value.
 #[macro_export]
 macro_rules! codec {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)* }) => {
+    (
+        $(#[$meta:meta])* $vis:vis struct $name:ident {
+            $($(#[$fmeta:meta])* pub $field:ident: $type:ty,)*
+        }
+    ) => {
         $(#[$meta])*
         $vis struct $name { $($(#[$fmeta])* pub $field: $type,)* }
 
@@ -425,13 +429,19 @@ macro_rules! codec {
         }
 
         impl $crate::codec::Decode for $name {
-            fn decode(input: &mut $crate::codec::Reader<'_>) -> std::result::Result<Self, $crate::codec::DecodeError> {
+            fn decode(
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> std::result::Result<Self, $crate::codec::DecodeError> {
                 let _ = &input;
                 Ok(Self { $($field: $crate::codec::Decode::decode(input)?,)* })
             }
         }
     };
-    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$vmeta:meta])* $variant:ident $(($type:ty))? = $tag:literal,)* }) => {
+    (
+        $(#[$meta:meta])* $vis:vis enum $name:ident {
+            $($(#[$vmeta:meta])* $variant:ident $(($type:ty))? = $tag:literal,)*
+        }
+    ) => {
         $(#[$meta])*
         $vis enum $name { $($(#[$vmeta])* $variant $(($type))?,)* }
 
@@ -459,7 +469,9 @@ macro_rules! codec {
         }
 
         impl $crate::codec::Decode for $name {
-            fn decode(input: &mut $crate::codec::Reader<'_>) -> std::result::Result<Self, $crate::codec::DecodeError> {
+            fn decode(
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> std::result::Result<Self, $crate::codec::DecodeError> {
                 match <u8 as $crate::codec::Decode>::decode(input)? {
                     $($tag => Ok($crate::codec!(@take $name, $variant, input $(, $type)?)),)*
                     tag => Err($crate::codec::DecodeError::Tag { what: stringify!($name), tag }),

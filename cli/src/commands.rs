@@ -48,10 +48,16 @@ const GLOBAL: &str = "Options of every command";
 #[command(after_help = "Exit codes: 0 it worked, 1 it did not, 2 the command line is wrong.")]
 pub(crate) struct Cli {
     /// Level of the log on stderr: error, warn, info, debug or trace, or pairs such as meta=debug.
-    #[arg(long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL", help_heading = GLOBAL)]
+    #[arg(
+        long, global = true, env = "PANDO_LOG", default_value = "warn", value_name = "LEVEL",
+        help_heading = GLOBAL
+    )]
     pub(crate) log_level: String,
     /// Format of the log on stderr.
-    #[arg(long, global = true, env = "PANDO_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, help_heading = GLOBAL)]
+    #[arg(
+        long, global = true, env = "PANDO_LOG_FORMAT", value_enum,
+        default_value_t = LogFormat::Text, help_heading = GLOBAL
+    )]
     pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -154,8 +154,8 @@ async fn why_not(server: &str) -> String {
                     "{server} does not speak Pando's protocol: is it the address of a status page?"
                 ),
                 Ok(_) | Err(_) => format!(
-                    "{server} accepts connections but does not serve: the cluster is incomplete, its coordinator is \
-                     down, or the server's sessions are at their limit"
+                    "{server} accepts connections but does not serve: the cluster is incomplete, \
+                     its coordinator is down, or the server's sessions are at their limit"
                 ),
             }
         }

@@ -43,7 +43,10 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Stop the trace at this size.
-    #[arg(long, default_value = "256MiB", value_name = "SIZE", requires = "trace", value_parser = crate::commands::size)]
+    #[arg(
+        long, default_value = "256MiB", value_name = "SIZE", requires = "trace",
+        value_parser = crate::commands::size
+    )]
     trace_max: u64,
 }
 
@@ -208,15 +211,16 @@ impl Out {
     fn begin(&mut self, track: &Track, name: &str, at: f64, args: &Value) {
         let Track { process, id } = track;
         self.put(&json!({
-            "ph": "b", "name": name, "cat": "request", "pid": process, "tid": 0, "id": format!("{id:#x}"), "ts": at,
-            "args": args,
+            "ph": "b", "name": name, "cat": "request", "pid": process, "tid": 0,
+            "id": format!("{id:#x}"), "ts": at, "args": args,
         }));
     }
 
     fn end(&mut self, track: &Track, name: &str, at: f64) {
         let Track { process, id } = track;
         self.put(&json!({
-            "ph": "e", "name": name, "cat": "request", "pid": process, "tid": 0, "id": format!("{id:#x}"), "ts": at,
+            "ph": "e", "name": name, "cat": "request", "pid": process, "tid": 0,
+            "id": format!("{id:#x}"), "ts": at,
         }));
     }
 

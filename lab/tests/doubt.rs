@@ -384,7 +384,8 @@ const A_MOMENT: Duration = Duration::from_millis(20);
 const PARTED: Duration = Duration::from_secs(30);
 /// Time within which transactions that one has prepared for the other have ended there.
 const KNOWN_WITHIN: Duration = Duration::from_secs(6);
-/// Number of moments in one order of messages, a millisecond apart: by then the transaction is over.
+/// Number of moments in one order of messages, a millisecond apart: by then the transaction is
+/// over.
 const MOMENTS: u64 = 60;
 
 /// State of a server's part of a transaction when it was parted from the initiator.

@@ -166,7 +166,8 @@ mod tests {
         for line in [
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.25s",
+            "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; \
+             finished in 1.25s",
         ] {
             counts.add_line(line);
         }

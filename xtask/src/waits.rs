@@ -95,7 +95,10 @@ mod tests {
 
     const CODE: &str = "const A: Duration = Duration::from_millis(250);\n\
                         pub(crate) const B: Duration = Duration::from_secs(3);\n\
-                        const C: Duration = other::A;\n#[cfg(test)]\nmod tests {\nconst D: Duration = Duration::from_secs(1);\n";
+                        const C: Duration = other::A;\n\
+                        #[cfg(test)]\n\
+                        mod tests {\n\
+                        const D: Duration = Duration::from_secs(1);\n";
 
     fn found(page: &str) -> Vec<String> {
         let waits =

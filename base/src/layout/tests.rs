@@ -306,7 +306,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_shifts_are_made_each_position_has_one_partition(drawn in prop::collection::vec(any::<Index>(), 0..80)) {
+    fn whatever_shifts_are_made_each_position_has_one_partition(
+        drawn in prop::collection::vec(any::<Index>(), 0..80)
+    ) {
         let layout = made(extendible(), &drawn);
         is_a_layout(&layout);
         // The ranges of all partitions are all positions.
@@ -378,7 +380,9 @@ proptest! {
             }
             free
         });
-        let all = |shifts: &[Shift]| shifts.iter().fold(layout.clone(), |at, shift| at.after(*shift).unwrap());
+        let all = |shifts: &[Shift]| {
+            shifts.iter().fold(layout.clone(), |at, shift| at.after(*shift).unwrap())
+        };
         // Each alone, and then joined, is the same as all of them one after the other, in any
         // order.
         let joined = apart.iter().fold(layout.clone(), |mut joined, shift| {

@@ -62,7 +62,8 @@ fn the_drawing_has_a_bar_and_a_floor_for_each_rate() {
 #[test]
 fn a_target_that_was_missed_is_said_to_be() {
     let table = targets(&parse(RESULTS).unwrap());
-    let row = "| creates | over 120,000 | 110,000 /s | 100,000 to 120,000 | – | – | **no** | `pando bench md` |";
+    let row = "| creates | over 120,000 | 110,000 /s | 100,000 to 120,000 | – | – | **no** | \
+               `pando bench md` |";
     assert!(table.contains(row), "{table}");
     let floors = floors(&parse(RESULTS).unwrap());
     assert!(floors.contains("| engine_create | 340,000 | – | – | 3.00 |"), "{floors}");

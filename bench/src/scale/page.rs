@@ -13,8 +13,10 @@ const SIZES: [f64; 3] = [1e9, 1e10, 1e11];
 pub fn page(constants: &Constants, source: &str) -> String {
     let mut text = format!(
         "# Scale\n\n\
-         What 10^9, 10^10 and 10^11 files need, and where the design would break first. `pando bench scale --page` computes this page from \
-         what `pando bench scale --out DIR` measured ([figures/scale.json](figures/scale.json)); nothing here was seen at these sizes. {source}\n\n"
+         What 10^9, 10^10 and 10^11 files need, and where the design would break first. `pando \
+         bench scale --page` computes this page from what `pando bench scale --out DIR` measured \
+         ([figures/scale.json](figures/scale.json)); nothing here was seen at these sizes. \
+         {source}\n\n"
     );
     text += &assumed();
     text += &measured(constants);
@@ -25,12 +27,15 @@ pub fn page(constants: &Constants, source: &str) -> String {
 fn assumed() -> String {
     format!(
         "## What is assumed\n\n\
-         - Files are in directories of {FILES_OF_DIRECTORY}, and empty or with contents in blocks elsewhere: only metadata is counted.\n\
-         - The load grows with the files: 4 million operations a second for 10^11 files, as InfiniFS has them (§5.4), in the mix of its \
-         table 1, with 0.0083 % renames of directories and changes of their permissions.\n\
-         - A server has {} TB of disk for metadata, {} GB of memory and {CORES} cores like the one that was measured, {} % of which are used.\n\
-         - Needs grow in proportion to files. The CPU of the coordinator for a rename is on a line through two cluster sizes, since each \
-         server is told.\n\n",
+         - Files are in directories of {FILES_OF_DIRECTORY}, and empty or with contents in blocks \
+         elsewhere: only metadata is counted.\n\
+         - The load grows with the files: 4 million operations a second for 10^11 files, as \
+         InfiniFS has them (§5.4), in the mix of its table 1, with 0.0083 % renames of directories \
+         and changes of their permissions.\n\
+         - A server has {} TB of disk for metadata, {} GB of memory and {CORES} cores like the one \
+         that was measured, {} % of which are used.\n\
+         - Needs grow in proportion to files. The CPU of the coordinator for a rename is on a line \
+         through two cluster sizes, since each server is told.\n\n",
         figure(DISK_BYTES / 1e12),
         figure(MEMORY_BYTES / 1e9),
         figure(CORES_USED * 100.0),
@@ -113,9 +118,11 @@ fn needed(constants: &Constants) -> String {
         text += &format!("| {what} | {} |\n", values.join(" | "));
     }
     text += &format!(
-        "\nThe state of lazy invalidation does not grow with files: a server's list has {} events of {EVENT_BYTES} bytes at most \
-         ({} KB), and a client's cache takes {CACHED_BYTES} bytes for a directory that it uses. A client that says nothing for longer than the list \
-         reaches back drops its cache once. {} clients have a session with each server.\n\n",
+        "\n\
+         The state of lazy invalidation does not grow with files: a server's list has {} events of \
+         {EVENT_BYTES} bytes at most ({} KB), and a client's cache takes {CACHED_BYTES} bytes for \
+         a directory that it uses. A client that says nothing for longer than the list reaches \
+         back drops its cache once. {} clients have a session with each server.\n\n",
         figure(EVENTS_MAX),
         figure(EVENTS_MAX * EVENT_BYTES / 1e3),
         figure(CLIENTS),
@@ -146,9 +153,11 @@ fn breaks(constants: &Constants) -> String {
         let at = reached.map_or_else(|| "not below 10^15".to_owned(), power);
         text += &format!("| {} | {} | {at} |\n", limit.what, figure(limit.part * 100.0));
     }
-    text += "\nNot in this table, because no number of files reaches it: servers cannot be added to a file system, so it is formatted for the \
-             servers it will need; and when the coordinator is away for longer than a lease, clients that stand on cached paths wait for it, \
-             however many servers there are.\n";
+    text += "\n\
+             Not in this table, because no number of files reaches it: servers cannot be added to \
+             a file system, so it is formatted for the servers it will need; and when the \
+             coordinator is away for longer than a lease, clients that stand on cached paths wait \
+             for it, however many servers there are.\n";
     text
 }
 

@@ -161,7 +161,8 @@ fn has_keys(place: &str) -> bool {
 pub(super) fn blocks_url(text: &str) -> anyhow::Result<String> {
     match text.split_once("://") {
         Some(("s3", place)) if has_keys(place) => Err(usage(
-            "--blocks: the address is shown to users and must not hold keys; set AWS_* in the server's environment"
+            "--blocks: the address is shown to users and must not hold keys; set AWS_* in the \
+             server's environment"
                 .to_owned(),
         )),
         Some(("s3", _)) => Ok(text.to_owned()),

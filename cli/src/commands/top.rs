@@ -258,7 +258,8 @@ impl View {
             |name: &str| self.gauges.get(name).map_or_else(String::new, ToString::to_string);
         let mut text = observed::servers(&self.servers, self.servers_of);
         text += &format!(
-            "{:.0} operations/s, {:.1} a group, {} connections, {} open files, {} queued, {} wait for a sync\n\n",
+            "{:.0} operations/s, {:.1} a group, {} connections, {} open files, {} queued, {} wait \
+             for a sync\n\n",
             self.operations_per_second,
             self.group_requests_mean,
             gauge("connections"),

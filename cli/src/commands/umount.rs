@@ -80,8 +80,8 @@ async fn until_ended(mount: &Mount, mut keeper: Keeper) -> anyhow::Result<()> {
             };
             if !answers {
                 bail!(
-                    "unmounted, but no server answers: process {} keeps the unsent writes, and sends them once a \
-                     server is back (`kill` drops them)",
+                    "unmounted, but no server answers: process {} keeps the unsent writes, and \
+                     sends them once a server is back (`kill` drops them)",
                     keeper.process().unwrap_or_default()
                 );
             }

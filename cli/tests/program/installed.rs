@@ -329,7 +329,8 @@ fn mount_8_takes_the_options_of_administrators_and_refuses_others_by_name() {
         &data,
         &server,
         r#"
-        shown() { findmnt --noheadings --output OPTIONS "$MNT" | tr , '\n' | grep -xE "$1" | sort | tr '\n' ' '; echo; }
+        options() { findmnt --noheadings --output OPTIONS "$MNT" | tr , '\n'; }
+        shown() { options | grep -xE "$1" | sort | tr '\n' ' '; echo; }
         all="$(echo _netdev,nofail,x-systemd.automount,X-a=b,noauto,users,comment=x),token=$TOKEN"
         mount -t fuse.pando $SERVER "$MNT" -o "$all,noexec,nosuid,nodev,noatime,sync,context=a:b:c"
         shown 'noexec|nosuid|nodev|noatime|sync|rw'

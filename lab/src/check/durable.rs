@@ -200,7 +200,8 @@ impl History {
             }
         }
         bail!(
-            "after a power cut there is {found:?}; durable was {:?}, and then came {:?}, with {act:?} under way",
+            "after a power cut there is {found:?}; durable was {:?}, and then came {:?}, with \
+             {act:?} under way",
             self.states.first(),
             &self.states[1..]
         )

@@ -53,7 +53,8 @@ async fn a_native_client_notices_no_crash_of_any_server_of_a_cluster() {
     let (operations, suppressed) = futures::join!(load, kill);
     let retries: u64 = clients.iter().map(|client| client.stats().retries).sum();
     println!(
-        "{SERVERS} servers: {operations} operations, {KILLS} kills, {retries} retries, {suppressed} duplicates suppressed"
+        "{SERVERS} servers: {operations} operations, {KILLS} kills, {retries} retries, \
+         {suppressed} duplicates suppressed"
     );
     assert!(retries > 0 && suppressed > 0);
     let tree = tree::check(&witness).await.expect("the tree is a tree");

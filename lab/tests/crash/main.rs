@@ -120,7 +120,8 @@ async fn a_native_client_notices_no_crash_of_the_server() {
     let retries: u64 = clients.iter().map(|client| client.stats().retries).sum();
     let Counted { kills, duplicates_suppressed } = counted;
     println!(
-        "{operations} operations, {kills} kills, {retries} retries, {duplicates_suppressed} duplicates suppressed"
+        "{operations} operations, {kills} kills, {retries} retries, {duplicates_suppressed} \
+         duplicates suppressed"
     );
     assert!(kills > 0 && retries > 0 && duplicates_suppressed > 0);
     check(&witness).await;

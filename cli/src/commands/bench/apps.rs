@@ -58,7 +58,10 @@ pub(crate) struct Args {
     #[arg(long, default_value = "200us", value_name = "TIME", value_parser = super::rtt)]
     rtt: Duration,
     /// Files and directories of the tree.
-    #[arg(long, default_value_t = 16_000, value_name = "N", value_parser = clap::value_parser!(u64).range(20..=10_000_000))]
+    #[arg(
+        long, default_value_t = 16_000, value_name = "N",
+        value_parser = clap::value_parser!(u64).range(20..=10_000_000)
+    )]
     entries: u64,
     /// Bytes in all files of the tree.
     #[arg(long, default_value = "168MiB", value_name = "SIZE", value_parser = serve::size)]
@@ -67,7 +70,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// How many turns; the medians are printed.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(
+        long, default_value_t = 3, value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=100)
+    )]
     turns: u16,
     /// Options of the mounts that are made, as of `pando mount -o`.
     #[arg(short = 'o', value_name = "OPTIONS")]

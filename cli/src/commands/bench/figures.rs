@@ -131,7 +131,10 @@ struct Params {
     #[arg(long, default_value = "100us", value_name = "TIME", value_parser = rtt)]
     rtt: Duration,
     /// How long each measurement lasts that is of a time and not of a number of operations.
-    #[arg(long, default_value_t = 3, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=3600))]
+    #[arg(
+        long, default_value_t = 3, value_name = "SECONDS",
+        value_parser = value_parser!(u64).range(1..=3600)
+    )]
     seconds: u64,
     /// Where the servers keep their data [default: the folder for temporary files].
     #[arg(long, value_name = "DIR")]

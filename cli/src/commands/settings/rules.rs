@@ -42,22 +42,24 @@ const RULES: [Rule; 8] = [
         of: Of::Directory,
         default: "no",
         range: "yes or no",
-        meaning: "directories that are made in it get its inline_max, split_threshold, spread, large_dir and inherit",
+        meaning: "directories that are made in it get its inline_max, split_threshold, spread, \
+                  large_dir and inherit",
     },
     Rule {
         key: "inline_max",
         of: Of::Any,
         default: "4K, or what was chosen at format",
         range: "0 to 4K, or none",
-        meaning: "contents of a file up to this many bytes are kept with its metadata; of a directory: of files that are made in it, \
-                  where the file system does not say less",
+        meaning: "contents of a file up to this many bytes are kept with its metadata; of a \
+                  directory: of files that are made in it, where the file system does not say less",
     },
     Rule {
         key: "large_dir",
         of: Of::Divided,
         default: "none",
         range: "none, or a number up to that of the shards",
-        meaning: "an empty directory is divided at once into this many partitions, and never has fewer; set spread before",
+        meaning: "an empty directory is divided at once into this many partitions, and never has \
+                  fewer; set spread before",
     },
     Rule {
         key: "quota.bytes",
@@ -78,23 +80,26 @@ const RULES: [Rule; 8] = [
         of: Of::Divided,
         default: "8000",
         range: "8 or more, unlimited or none",
-        meaning: "a partition with this many entries splits. From 1000 on, each later partition has a limit of its own between 0.75 and \
-                  1.25 of that, so that they do not all split at once. Partitions that have become small are merged again",
+        meaning: "a partition with this many entries splits. From 1000 on, each later partition \
+                  has a limit of its own between 0.75 and 1.25 of that, so that they do not all \
+                  split at once. Partitions that have become small are merged again",
     },
     Rule {
         key: "spread",
         of: Of::Divided,
         default: "extendible",
         range: "extendible, subsets or none",
-        meaning: "how a directory is divided. extendible: each partition splits by itself, and has one range of a listing. \
-                  subsets: as many partitions as the size needs, and names are scattered over all. none: one partition",
+        meaning: "how a directory is divided. extendible: each partition splits by itself, and has \
+                  one range of a listing. subsets: as many partitions as the size needs, and names \
+                  are scattered over all. none: one partition",
     },
     Rule {
         key: "trash_days",
         of: Of::All,
         default: "0",
         range: "0 to 36500",
-        meaning: "removed files are kept this many days, see `pando restore`; 0 keeps nothing, and empties the trash",
+        meaning: "removed files are kept this many days, see `pando restore`; 0 keeps nothing, and \
+                  empties the trash",
     },
 ];
 

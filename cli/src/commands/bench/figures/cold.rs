@@ -100,12 +100,14 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     }
     drop(world);
     site.stop()?;
-    let how = "Stats of files by clients that have seen nothing of the path, only of each server; one at a time. A round trip is \
-               added to the connections of the client. Without one it is seen what this machine needs by itself: all servers \
-               share its cores. Neighbours on the path that are on one server are one request \
-               of the sequential walk. The spread is from the 10th to the 90th percentile. With jitter, each message takes \
-               longer by a random time of its own, drawn exponentially from a seed: a stat that asks several servers at once \
-               waits for the slowest of them, and a walk for all one after the other.";
+    let how = "Stats of files by clients that have seen nothing of the path, only of each server; \
+               one at a time. A round trip is added to the connections of the client. Without one \
+               it is seen what this machine needs by itself: all servers share its cores. \
+               Neighbours on the path that are on one server are one request of the sequential \
+               walk. The spread is from the 10th to the 90th percentile. With jitter, each message \
+               takes longer by a random time of its own, drawn exponentially from a seed: a stat \
+               that asks several servers at once waits for the slowest of them, and a walk for all \
+               one after the other.";
     let mut parameters = params.of(&["servers", "samples"]);
     parameters.push(("--depths".to_owned(), format!("{:?}", params.depths)));
     let Charts { trips, latency, requests, by_depth, jittered } = charts;

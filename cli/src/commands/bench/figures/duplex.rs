@@ -119,9 +119,10 @@ impl Params {
             name: NAME.to_owned(),
             title: "Duplex figure 5: load balance, by how directories are divided".to_owned(),
             how: format!(
-                "By the layouts and the placement of a file system; no server ran, and names move in no time. One directory of {} \
-                 entries, mean of {KEYS} file systems with a hash key each; 512 directories of a binary tree with {} files in each. \
-                 Entries of each server are those with the fewest files in each.",
+                "By the layouts and the placement of a file system; no server ran, and names move \
+                 in no time. One directory of {} entries, mean of {KEYS} file systems with a hash \
+                 key each; 512 directories of a binary tree with {} files in each. Entries of each \
+                 server are those with the fewest files in each.",
                 self.entries,
                 list(&self.files)
             ),

@@ -115,14 +115,18 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
     }
     site.stop()?;
-    let how = "Creates and mkdirs below directories at a depth, all of them in one tree below one directory. baseline: one server \
-               after the other is asked, nothing is cached. As in the paper, a create is a transaction over two servers until \
-               decoupling is added: what it costs then is measured with mkdirs, which are that here, over the same paths, as \
-               access and content cannot be put together again (docs/BENCHMARKS.md says why). A mkdir of this file system waits for \
-               no sync and fewer messages than the paper's three round trips, so the steps before decoupling are rather better than the \
-               paper's. Latency: medians, one at a time, with the round trip added; processing is that of the same operations by a client that \
-               knows the way, and path resolution the rest. Balance and model: as in figure 9, with many under way and no round trip \
-               added to the client; the busiest server is that of the directories near the root where nothing is cached.";
+    let how = "Creates and mkdirs below directories at a depth, all of them in one tree below one \
+               directory. baseline: one server after the other is asked, nothing is cached. As in \
+               the paper, a create is a transaction over two servers until decoupling is added: \
+               what it costs then is measured with mkdirs, which are that here, over the same \
+               paths, as access and content cannot be put together again (docs/BENCHMARKS.md says \
+               why). A mkdir of this file system waits for no sync and fewer messages than the \
+               paper's three round trips, so the steps before decoupling are rather better than \
+               the paper's. Latency: medians, one at a time, with the round trip added; processing \
+               is that of the same operations by a client that knows the way, and path resolution \
+               the rest. Balance and model: as in figure 9, with many under way and no round trip \
+               added to the client; the busiest server is that of the directories near the root \
+               where nothing is cached.";
     let [of_create, of_mkdir] = charts;
     let charts = [of_create, of_mkdir].into_iter().flat_map(|charts| {
         let Charts { latency, requests, balance, model } = charts;

@@ -90,10 +90,12 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     };
     site.stop()?;
     let how = format!(
-        "Files are added step by step, in directories of 500. After each step some of its files are looked at, and as many \
-         of the first step's, each time other ones, from all over the step. All clients and servers share this machine. The store of each server has \
-         a memtable of --memtable, and a cache of blocks of 64 MiB; names that were used lately are kept beside it (16 MiB). The metadata of a server \
-         is larger than that as soon as the disk of all servers exceeds that of their caches; the operating system keeps tables in its own \
+        "Files are added step by step, in directories of 500. After each step some of its files \
+         are looked at, and as many of the first step's, each time other ones, from all over the \
+         step. All clients and servers share this machine. The store of each server has a memtable \
+         of --memtable, and a cache of blocks of 64 MiB; names that were used lately are kept \
+         beside it (16 MiB). The metadata of a server is larger than that as soon as the disk of \
+         all servers exceeds that of their caches; the operating system keeps tables in its own \
          cache all the same while it has room.{stopped}"
     );
     let Charts { cpu, here, store, memory } = charts;

@@ -73,8 +73,9 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         row(&target, goal, with, bench::median(without), "invalidation").into_iter().collect();
     let target = "the same, each run beside the one before it";
     reach.extend(row(target, ("", Goal::AtLeast(0.97)), ratios, None, "invalidation"));
-    let how = "Eight clients with warm caches look at files; in every other run some operations are renames of directories \
-               beside them. Every client that stands on the list of before is sent what has changed with its next answer.";
+    let how = "Eight clients with warm caches look at files; in every other run some operations \
+               are renames of directories beside them. Every client that stands on the list of \
+               before is sent what has changed with its next answer.";
     let figure = Figure {
         name: "invalidation".to_owned(),
         title: "The cost of invalidation".to_owned(),

@@ -49,8 +49,9 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
     }
     site.stop()?;
-    let how = "One operation at a time by one client with a warm cache; a round trip is added to each connection of the client \
-               and between servers. What this machine takes to wake processes up is in all figures: all servers share its cores.";
+    let how = "One operation at a time by one client with a warm cache; a round trip is added to \
+               each connection of the client and between servers. What this machine takes to wake \
+               processes up is in all figures: all servers share its cores.";
     let figure = Figure {
         name: "fig10".to_owned(),
         title: "Figure 10: latency of operations".to_owned(),

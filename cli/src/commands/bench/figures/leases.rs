@@ -100,13 +100,17 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
         _ => Vec::new(),
     };
-    let how = "Many clients in one process look at files drawn from a tree of directories (four in each, five deep), as fast as they can; \
-               one operation in 12,048 is the rename of a directory somewhere in the tree, which is in nobody's way. A cache has room \
-               for a part of the directories; those near the root stay longest. Each kind begins with empty caches, which fill in a time of their own \
-               that is not measured. With a lease a directory is asked for again, by itself, when its lease has ended; what is cached below it \
-               goes on. Renames do not wait for leases, as they would have to if what others see were to be right: the leases of the figure \
-               cost less than true ones. All clients share one core: requests tell more than rates. How much leases cost depends on how \
-               seldom a client looks at a directory within a lease: with few clients each looks often.";
+    let how = "Many clients in one process look at files drawn from a tree of directories (four in \
+               each, five deep), as fast as they can; one operation in 12,048 is the rename of a \
+               directory somewhere in the tree, which is in nobody's way. A cache has room for a \
+               part of the directories; those near the root stay longest. Each kind begins with \
+               empty caches, which fill in a time of their own that is not measured. With a lease \
+               a directory is asked for again, by itself, when its lease has ended; what is cached \
+               below it goes on. Renames do not wait for leases, as they would have to if what \
+               others see were to be right: the leases of the figure cost less than true ones. All \
+               clients share one core: requests tell more than rates. How much leases cost depends \
+               on how seldom a client looks at a directory within a lease: with few clients each \
+               looks often.";
     let Charts { requests, more, busiest, rate, model } = charts;
     let mut parameters = params.of(&["servers", "clients", "in-flight", "seconds", "caches"]);
     let leases = params.leases.iter().map(|lease| humantime::format_duration(*lease).to_string());

@@ -43,9 +43,10 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
     }
     site.stop()?;
-    let how = "Stats of files 24 directories deep by clients that have seen nothing of the path; each path is looked at once. So \
-               many of its directories were renamed, evenly distributed on it. A request is one message to a server, which the \
-               paper counts as packets.";
+    let how = "Stats of files 24 directories deep by clients that have seen nothing of the path; \
+               each path is looked at once. So many of its directories were renamed, evenly \
+               distributed on it. A request is one message to a server, which the paper counts as \
+               packets.";
     let mut parameters = params.of(&["servers", "rtt", "samples"]);
     parameters.push(("depth".to_owned(), DEPTH.to_string()));
     let figure = Figure {

@@ -131,12 +131,15 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
         site.stop()?;
     }
-    let how = "Operations are drawn from a seed with the parts that table 1 of the paper gives for three production file systems: 95.8 % of \
-               files (open and close 54.9 %, stat 12.9, create 10.0, delete 12.4, rename 9.7, set_permission 0.1), 4.2 % of directories \
-               (readdir 93.3 %, stat 6.6, mkdir and rmdir 0.1 each), and 0.0083 % renames and set_permission of directories, half of them \
-               each. An open with its close are two operations of the table, and one request here. Half of the file renames are within a directory and half \
-               to another one, of which the table does not speak. 256 directories with 20 files that stay; what is removed or renamed was \
-               made before, and nothing else is done to it. Clients have warm caches.";
+    let how = "Operations are drawn from a seed with the parts that table 1 of the paper gives for \
+               three production file systems: 95.8 % of files (open and close 54.9 %, stat 12.9, \
+               create 10.0, delete 12.4, rename 9.7, set_permission 0.1), 4.2 % of directories \
+               (readdir 93.3 %, stat 6.6, mkdir and rmdir 0.1 each), and 0.0083 % renames and \
+               set_permission of directories, half of them each. An open with its close are two \
+               operations of the table, and one request here. Half of the file renames are within \
+               a directory and half to another one, of which the table does not speak. 256 \
+               directories with 20 files that stay; what is removed or renamed was made before, \
+               and nothing else is done to it. Clients have warm caches.";
     let Charts { rate, requests, cpu, balance, model } = charts;
     let figure = Figure {
         name: "mix".to_owned(),

@@ -36,9 +36,10 @@ pub(super) fn run() -> Outcome {
             }
         }
     }
-    let how = "By the functions that place directories (base::placement, base::hash), for a tree of 100,000 directories, ten \
-               in each, with 20 files each: two million files. No server ran. Five file systems, each with a hash key of \
-               its own; 64 shards, as `pando format` makes unless told otherwise.";
+    let how = "By the functions that place directories (base::placement, base::hash), for a tree \
+               of 100,000 directories, ten in each, with 20 files each: two million files. No \
+               server ran. Five file systems, each with a hash key of its own; 64 shards, as \
+               `pando format` makes unless told otherwise.";
     let target = "max/mean of entries over 32 servers, by the placement alone";
     Outcome {
         figure: Figure {

@@ -67,8 +67,9 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         beside_create("rename in a directory", 0.4),
         beside_create("rename to another one", 0.4),
     ];
-    let how = "Many operations under way, in 256 directories. A mkdir, and a rename to another directory, concern two servers; a \
-               create and a rename within a directory concern one.";
+    let how = "Many operations under way, in 256 directories. A mkdir, and a rename to another \
+               directory, concern two servers; a create and a rename within a directory concern \
+               one.";
     let figure = Figure {
         name: "rates".to_owned(),
         title: "mkdir and file renames beside creates".to_owned(),

@@ -141,9 +141,10 @@ impl Params {
         let figure = Figure {
             name: NAME.to_owned(),
             title: "What existence checks read from disk".to_owned(),
-            how: "One server, and a client in the same process. The store was filled by creates and opened anew. Blocks are those \
-                  that RocksDB did not find in its cache; the operating system may have them. Directories are taken in \
-                  turn, names are new, files that are stat'ed are drawn from all."
+            how: "One server, and a client in the same process. The store was filled by creates \
+                  and opened anew. Blocks are those that RocksDB did not find in its cache; the \
+                  operating system may have them. Directories are taken in turn, names are new, \
+                  files that are stat'ed are drawn from all."
                 .to_owned(),
             parameters: self.parameters(),
             charts: charts.into_iter().chain([sizes]).collect(),

@@ -101,11 +101,13 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             "fig14",
         ));
     }
-    let how = "Everything is renamed to another directory, of which the server is mostly another one; the paths are cached. \
-               Latency: one at a time, with the round trip added for the client and between servers. Parts: what servers \
-               count at the initiator, which is the coordinator for directories, over all renames; the last two come after \
-               the answer. `client` is the rest of the latency: to the initiator and back, by way of another server if the \
-               client does not know, and for files that stay on one server all of it.";
+    let how = "Everything is renamed to another directory, of which the server is mostly another \
+               one; the paths are cached. Latency: one at a time, with the round trip added for \
+               the client and between servers. Parts: what servers count at the initiator, which \
+               is the coordinator for directories, over all renames; the last two come after the \
+               answer. `client` is the rest of the latency: to the initiator and back, by way of \
+               another server if the client does not know, and for files that stay on one server \
+               all of it.";
     let figure = Figure {
         name: "fig14".to_owned(),
         title: "Figure 14: renames".to_owned(),

@@ -60,7 +60,10 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = value_parser!(u16).range(3..=32))]
     servers: u16,
     /// For how long it is looked what servers use that nobody asks for anything.
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600))]
+    #[arg(
+        long, default_value_t = 10, value_name = "SECONDS",
+        value_parser = value_parser!(u64).range(1..=600)
+    )]
     seconds: u64,
     /// Where the servers keep their data [default: the folder for temporary files].
     #[arg(long, value_name = "DIR")]

@@ -81,10 +81,12 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             reach.extend(row(&target, ("", Goal::Below(1.005)), requests, None, "fig9"));
         }
     }
-    let how = "Clusters of processes on this machine, one client process, the same number of operations under way for each \
-               server. CPU is that of the servers' processes as they tell it, with all their work in the background. In the \
-               model a server has one core and nothing else: operations / CPU time of the busiest server, which is 1 core / \
-               CPU for an operation × servers / imbalance. Of a mkdir the client asks one server, which asks the other.";
+    let how = "Clusters of processes on this machine, one client process, the same number of \
+               operations under way for each server. CPU is that of the servers' processes as they \
+               tell it, with all their work in the background. In the model a server has one core \
+               and nothing else: operations / CPU time of the busiest server, which is 1 core / \
+               CPU for an operation × servers / imbalance. Of a mkdir the client asks one server, \
+               which asks the other.";
     let Charts { requests, touched, cpu, balance, model, here } = charts;
     let figure = Figure {
         name: "fig9".to_owned(),

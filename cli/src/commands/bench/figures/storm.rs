@@ -88,10 +88,11 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
     }
     site.stop()?;
-    let how = "Clients that know a tree look at files in it, four directories deep, while one more client moves other directories \
-               of the root to and fro, up to 5,000 times a second. The renames take CPU of the same cores, as does the one process \
-               of all clients: so the requests for a stat show what invalidation costs, and the rate what the machine is shared for. \
-               A stat that fails ends the experiment.";
+    let how = "Clients that know a tree look at files in it, four directories deep, while one more \
+               client moves other directories of the root to and fro, up to 5,000 times a second. \
+               The renames take CPU of the same cores, as does the one process of all clients: so \
+               the requests for a stat show what invalidation costs, and the rate what the machine \
+               is shared for. A stat that fails ends the experiment.";
     let figure = Figure {
         name: "storm".to_owned(),
         title: "Stats beside a storm of renames".to_owned(),

@@ -65,14 +65,18 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             }
         }
     }
-    let how = "Clusters of processes on this machine, and all clients in one process. The same number of empty files is made in one \
-               directory, in one for each client, and in one for each create that is under way, as each process of mdtest has one (-u), in \
-               turn: each time in new directories. The one splits whenever a partition is too large; the others stay in one partition. \
-               Whoever has one directory talks to one server; with several, as in the one that is divided, each client has to do \
-               with all servers. A fourth one has 16 partitions from the beginning, and none of them splits: what is lost by \
-               being divided, and not by splits. What is still moved and swept when the last file is made is not in \
-               the rate; the next measurement begins after it. A file system of one server divides no directory. CPU is that \
-               of the servers' processes while files are made. In the model a server has one core and nothing else: creates / CPU time of the busiest.";
+    let how = "Clusters of processes on this machine, and all clients in one process. The same \
+               number of empty files is made in one directory, in one for each client, and in one \
+               for each create that is under way, as each process of mdtest has one (-u), in turn: \
+               each time in new directories. The one splits whenever a partition is too large; the \
+               others stay in one partition. Whoever has one directory talks to one server; with \
+               several, as in the one that is divided, each client has to do with all servers. A \
+               fourth one has 16 partitions from the beginning, and none of them splits: what is \
+               lost by being divided, and not by splits. What is still moved and swept when the \
+               last file is made is not in the rate; the next measurement begins after it. A file \
+               system of one server divides no directory. CPU is that of the servers' processes \
+               while files are made. In the model a server has one core and nothing else: creates \
+               / CPU time of the busiest.";
     let Charts { shared, unique, own, ratio, to_own, before, cpu, model, partitions, moved } =
         charts;
     let figure = Figure {

@@ -88,7 +88,8 @@ impl Charts {
                 Marks::Bars,
             ),
             splits: Chart::new(
-                "splits, those that were given up and begun anew; names that moved, and creates that waited, for each create",
+                "splits, those that were given up and begun anew; names that moved, and creates \
+                 that waited, for each create",
                 "",
                 Marks::Bars,
             ),
@@ -108,15 +109,19 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         draw(params, variant, (&full, &light), &mut charts);
         reach.extend(targets(params, variant, (&full, &light)));
     }
-    let how = "Empty files are made in one directory by all clients, which are one process, on a cluster of processes. \
-               Split ordering: what `pando` does; a partition's names are copied while everything goes on, and frozen when little \
-               is left. Locked scan: the names of the whole partition are frozen before the first is read, all of them are read, \
-               and those that move are sent; a hidden option of servers, for this figure. Frozen names are still looked up. \
-               Divided before: the directory begins with about as many partitions as the first has at its end, and none of them splits: what of \
-               a latency is not for splits. Rates are of the first round, latencies of all; for how long names were frozen is counted by servers, \
-               each time once, and bounds are powers of two of a microsecond. So is what creates waited for splits, all waits of one together: because \
-               its name was frozen, or promised to a server that did not know yet that it had come, or because names changed faster than \
-               they could be sent; all others count as 0, and bounds are 20 ms, doubled and halved.";
+    let how = "Empty files are made in one directory by all clients, which are one process, on a \
+               cluster of processes. Split ordering: what `pando` does; a partition's names are \
+               copied while everything goes on, and frozen when little is left. Locked scan: the \
+               names of the whole partition are frozen before the first is read, all of them are \
+               read, and those that move are sent; a hidden option of servers, for this figure. \
+               Frozen names are still looked up. Divided before: the directory begins with about \
+               as many partitions as the first has at its end, and none of them splits: what of a \
+               latency is not for splits. Rates are of the first round, latencies of all; for how \
+               long names were frozen is counted by servers, each time once, and bounds are powers \
+               of two of a microsecond. So is what creates waited for splits, all waits of one \
+               together: because its name was frozen, or promised to a server that did not know \
+               yet that it had come, or because names changed faster than they could be sent; all \
+               others count as 0, and bounds are 20 ms, doubled and halved.";
     let Charts { rate, seconds, latency, light, frozen, waits, splits } = charts;
     let figure = Figure {
         name: "fig6".to_owned(),

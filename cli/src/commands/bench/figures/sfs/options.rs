@@ -46,10 +46,12 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     for options in &OPTIONS {
         measure(params, options, &mut charts).await?;
     }
-    let how = "Files are made in one directory, which splits meanwhile, on a new cluster for each line, by more and more clients. \
-               A file is made, written and closed; one with its contents in a block has a block of its own, in a folder of \
-               this machine's disk. Empty files are made by one request. A memtable is what the store keeps before it \
-               writes a table: 1 MiB for each server is far less than what is made, as the paper's 8 MiB are, and 256 MiB more.";
+    let how = "Files are made in one directory, which splits meanwhile, on a new cluster for each \
+               line, by more and more clients. A file is made, written and closed; one with its \
+               contents in a block has a block of its own, in a folder of this machine's disk. \
+               Empty files are made by one request. A memtable is what the store keeps before it \
+               writes a table: 1 MiB for each server is far less than what is made, as the paper's \
+               8 MiB are, and 256 MiB more.";
     let Charts { rate, empty, cpu } = charts;
     let figure = Figure {
         name: "fig5".to_owned(),

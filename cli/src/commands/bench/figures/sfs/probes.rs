@@ -74,11 +74,13 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         }
     }
     reach.extend(with_servers(params, &mut charts).await?);
-    let how = "Models: by the functions that divide directories (base::layout), without servers. Clients make names in turn \
-               and know at first one partition; a partition that is too large shifts names at once, tells the master, and hears \
-               from it of others' shifts. With fewer partitions there are fewer names, in proportion. Servers: a real directory \
-               that grows to fewer names, so that what each client learns once is a larger part; beside it a model of that \
-               size. Requests are counted: a create that asks two wrong partitions counts twice.";
+    let how = "Models: by the functions that divide directories (base::layout), without servers. \
+               Clients make names in turn and know at first one partition; a partition that is too \
+               large shifts names at once, tells the master, and hears from it of others' shifts. \
+               With fewer partitions there are fewer names, in proportion. Servers: a real \
+               directory that grows to fewer names, so that what each client learns once is a \
+               larger part; beside it a model of that size. Requests are counted: a create that \
+               asks two wrong partitions counts twice.";
     let Charts { wrong, when, of_client, met, real } = charts;
     let figure = Figure {
         name: "fig7".to_owned(),
