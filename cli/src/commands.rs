@@ -37,8 +37,6 @@ use clap::{Parser, Subcommand};
 
 use crate::{logging::LogFormat, trace::TraceArgs};
 
-pub(crate) use serve::size;
-
 /// Where the help of each command shows options that all have: at its end.
 const GLOBAL: &str = "Options of every command";
 

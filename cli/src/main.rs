@@ -30,6 +30,7 @@ mod signals;
 mod system;
 mod terminal;
 mod trace;
+mod values;
 
 use std::process::ExitCode;
 

@@ -45,7 +45,7 @@ pub(crate) struct TraceArgs {
     /// Stop the trace at this size.
     #[arg(
         long, default_value = "256MiB", value_name = "SIZE", requires = "trace",
-        value_parser = crate::commands::size
+        value_parser = crate::values::size
     )]
     trace_max: u64,
 }

@@ -21,8 +21,6 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-pub(crate) use figures::rtt;
-
 /// Time operations of a file system.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

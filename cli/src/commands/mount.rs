@@ -56,7 +56,7 @@ pub(crate) struct Args {
     trace: TraceArgs,
     /// Add a round trip to the connections to the servers, as of a network between them: for
     /// measurements.
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = crate::values::rtt)]
     rtt: Duration,
     /// This is the process that is left behind.
     #[arg(long, hide = true)]

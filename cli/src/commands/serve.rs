@@ -21,6 +21,7 @@ use crate::{
     serving::Serving,
     signals::Stop,
     trace::TraceArgs,
+    values,
 };
 
 const LISTEN: &str = "127.0.0.1:7420";
@@ -72,7 +73,7 @@ struct ClusterArgs {
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
     alone: Duration,
     /// Delay messages to other servers by this round trip, for measurements.
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = super::bench::rtt)]
+    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = values::rtt)]
     rtt: Duration,
     /// End when the parent process ends.
     #[arg(long, hide = true)]
@@ -106,7 +107,7 @@ pub(crate) struct ServeArgs {
     /// Keep this much of the disks free. Below that, writes fail with ENOSPC; reads and removals
     /// work. 0 lets the disk fill to its last byte [default: 256MiB, or a twentieth of the disk if
     /// that is less].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
     reserve: Option<u64>,
     /// Limit of connections; clients beyond it wait [default: 65536, or what the limit of open
     /// files leaves].
@@ -166,24 +167,8 @@ fn alone(text: &str) -> Result<Duration, String> {
     between(text, Duration::ZERO, Duration::from_secs(24 * 3600))
 }
 
-/// Bytes: a number, and K, M, G or T (times 1024 each) with or without `iB`.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| "must be a number of bytes, as in 256MiB")?;
-    let power = match unit.strip_suffix("iB").unwrap_or(unit) {
-        "" | "B" => 0,
-        "K" => 1,
-        "M" => 2,
-        "G" => 3,
-        "T" => 4,
-        _ => return Err(format!("{unit} is not a unit; use K, M, G or T")),
-    };
-    number.checked_mul(1 << (10 * power)).ok_or_else(|| "too large".to_owned())
-}
-
 fn memtable(text: &str) -> Result<usize, String> {
-    let bytes = size(text)?;
+    let bytes = values::size(text)?;
     let fits = usize::try_from(bytes).ok().filter(|_| (1 << 18..=1 << 32).contains(&bytes));
     fits.ok_or_else(|| "must be between 256KiB and 4GiB".to_owned())
 }

@@ -28,7 +28,7 @@ use rustix::{
 };
 
 use super::{figures, folder::Folder, interrupt::Interrupt};
-use crate::{commands::serve, output};
+use crate::{output, values};
 use place::Place;
 
 /// How often it is looked whether the run was interrupted while a program runs. The end of the
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     with: Vec<Own>,
     /// Round trip that is added for serve-far.
-    #[arg(long, default_value = "200us", value_name = "TIME", value_parser = super::rtt)]
+    #[arg(long, default_value = "200us", value_name = "TIME", value_parser = values::rtt)]
     rtt: Duration,
     /// Files and directories of the tree.
     #[arg(
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     )]
     entries: u64,
     /// Bytes in all files of the tree.
-    #[arg(long, default_value = "168MiB", value_name = "SIZE", value_parser = serve::size)]
+    #[arg(long, default_value = "168MiB", value_name = "SIZE", value_parser = values::size)]
     bytes: u64,
     /// Seed of the tree: the same seed makes the same tree.
     #[arg(long, default_value_t = 1, value_name = "N")]

@@ -10,9 +10,9 @@ use bench::{
 use client::{Client, Config, Resolution, Tcp};
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Took},
-    row,
+    outcome::Outcome,
+    params::{Params, row},
     site::{Shape, Site},
 };
 

@@ -12,7 +12,7 @@ use bench::{
 };
 use clap::value_parser;
 
-use super::{Outcome, single};
+use super::{outcome::Outcome, record::single};
 
 /// File systems, each with a hash key of its own.
 const KEYS: u64 = 5;

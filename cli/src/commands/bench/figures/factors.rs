@@ -6,8 +6,9 @@ use bench::figure::{Chart, Figure, Marks};
 use client::{Client, Config, Resolution};
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Took, below},
+    outcome::Outcome,
+    params::Params,
     site::{Shape, Site},
 };
 

@@ -10,9 +10,9 @@ use bench::{
 use client::Client;
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Took, Work, float, float64},
-    row,
+    outcome::Outcome,
+    params::{Params, row},
     site::{Shape, Site},
 };
 

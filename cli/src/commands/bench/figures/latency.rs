@@ -3,8 +3,9 @@
 use bench::figure::{Chart, Figure, Marks};
 
 use super::{
-    Outcome, Params,
     load::{self, Op, below},
+    outcome::Outcome,
+    params::Params,
     site::{Shape, Site},
 };
 

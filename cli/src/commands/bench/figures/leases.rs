@@ -10,9 +10,9 @@ use bench::{
 use client::Client;
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Took, Work, below, float},
-    row,
+    outcome::Outcome,
+    params::{Params, row},
     site::{Shape, Site},
 };
 

@@ -6,8 +6,9 @@ use bench::figure::{Chart, Figure, Marks};
 use client::{Client, Resolution};
 
 use super::{
-    Outcome, Params,
     load::{self, Op},
+    outcome::Outcome,
+    params::Params,
     site::{Shape, Site},
 };
 

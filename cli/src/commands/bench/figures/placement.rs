@@ -7,7 +7,7 @@ use bench::{
     report::Goal,
 };
 
-use super::{Outcome, row};
+use super::{outcome::Outcome, params::row};
 
 const TREE: Tree = Tree { directories: 100_000, branches: 10, files: 20 };
 /// Default of `pando format`.

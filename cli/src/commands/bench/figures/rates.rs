@@ -6,9 +6,9 @@ use bench::{
 };
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Work, below},
-    row,
+    outcome::Outcome,
+    params::{Params, row},
     site::{Shape, Site},
 };
 

@@ -23,11 +23,11 @@ use wire::Token;
 
 use super::{
     super::{fill, folder::Folder},
-    Outcome,
     load::{self, Op},
-    single,
+    outcome::Outcome,
+    record::single,
 };
-use crate::{commands::serve, connect, near::Near, signals::Stop, system::SystemRandom};
+use crate::{connect, near::Near, signals::Stop, system::SystemRandom, values};
 
 const NAME: &str = "reads";
 /// Address of the server, which no client dials.
@@ -60,7 +60,7 @@ pub(super) struct Params {
     #[arg(long, default_value = "100", value_name = "N")]
     directories: NonZeroU64,
     /// The cache of the engine.
-    #[arg(long, default_value = "8MiB", value_name = "SIZE", value_parser = serve::size)]
+    #[arg(long, default_value = "8MiB", value_name = "SIZE", value_parser = values::size)]
     cache: u64,
     /// Operations of each measurement.
     #[arg(long, default_value = "10000", value_name = "N")]

@@ -3,18 +3,19 @@
 //! A record says by which command, from which commit and on which machine it came; those of
 //! `docs/figures` are kept.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use base::Clock as _;
 use bench::{
     figure::Figure,
-    report::{Line, TargetRow},
+    report::{self, Line, TargetRow},
 };
 use client::SystemClock;
 use serde::Serialize;
 
-use super::Outcome;
+use super::outcome::Outcome;
+use crate::output;
 
 /// Options whose value says only where something is on one machine.
 const PLACES: [&str; 2] = ["--out", "--directory"];
@@ -120,6 +121,18 @@ pub(in super::super) fn write_file(out: &Path, name: &str, text: &str) -> anyhow
     let (file, new) = (out.join(name), out.join(format!("{name}.new")));
     fs::write(&new, text).with_context(|| format!("cannot write {}", new.display()))?;
     fs::rename(&new, &file).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Writes and prints what the only experiment of a command found, which began at `start`.
+pub(super) fn single(out: &Path, start: Duration, outcome: Outcome) -> anyhow::Result<ExitCode> {
+    make_folder(out)?;
+    let seconds = bench::monotonic().saturating_sub(start).as_secs_f64();
+    write(out, &outcome.figure.name, &outcome, seconds)?;
+    let Outcome { figure, reach } = outcome;
+    let reach: Vec<_> = reach.into_iter().map(Line::Target).collect();
+    write_reach(out, &reach)?;
+    output::print(&format!("{}\n{}", figure.text(), report::targets(&reach)))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

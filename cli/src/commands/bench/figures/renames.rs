@@ -8,9 +8,9 @@ use bench::{
 };
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Work, below},
-    row,
+    outcome::Outcome,
+    params::{Params, row},
     site::{Shape, Site},
 };
 

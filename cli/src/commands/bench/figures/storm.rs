@@ -12,9 +12,9 @@ use futures::future::{try_join, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    Outcome, Params,
     load::{self, Op, Took, Work, below, float, float64},
-    row,
+    outcome::Outcome,
+    params::{Params, row},
     site::{Shape, Site},
 };
 

@@ -9,13 +9,12 @@ use bench::{
 
 use super::{
     super::{
-        Outcome,
         load::{Op, Took, below, float},
+        outcome::Outcome,
         site::Shape,
     },
-    Params,
     crowd::{Crowd, creates},
-    row,
+    params::{Params, row},
 };
 
 /// Number of partitions of the directory that was divided before.

@@ -10,13 +10,12 @@ use bench::{
 
 use super::{
     super::{
-        Outcome,
         load::{Took, float},
+        outcome::Outcome,
         site::Shape,
     },
-    Params,
     crowd::{Crowd, Moved, creates},
-    row,
+    params::{Params, row},
 };
 
 /// A create waits no longer for splits, but for one in a thousand; a bound of what servers count.

@@ -5,12 +5,12 @@ use bench::figure::{Chart, Figure, Marks};
 
 use super::{
     super::{
-        Outcome,
         load::{Op, Took},
+        outcome::Outcome,
         site::Shape,
     },
-    Params,
     crowd::Crowd,
+    params::Params,
 };
 
 /// Bytes of each file.

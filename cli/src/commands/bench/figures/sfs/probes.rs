@@ -10,13 +10,12 @@ use client::{Client, Stats};
 
 use super::{
     super::{
-        Outcome,
         load::{float, float64},
+        outcome::Outcome,
         site::Shape,
     },
-    Params,
     crowd::{Crowd, creates},
-    row,
+    params::{Params, row},
 };
 
 /// Partitions of the models.
