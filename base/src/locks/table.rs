@@ -1,8 +1,10 @@
 //! The locks of all files, and those who wait for one.
 
+use std::collections::BTreeMap;
+
 use super::{
     ByteRange, LockKind, LockOwner,
-    held::{HeldLocks, LockHeld, in_conflict},
+    held::{HeldLocks, LockHeld, Places, count_down, in_conflict, looks},
 };
 use crate::{HashMap, HashSet, Ino, SessionId};
 
@@ -39,13 +41,16 @@ type File = (Ino, LockKind);
 
 /// The locks of all files.
 ///
+/// Cost: as [`HeldLocks`]. A change of a file that others wait for looks at each of these once, and
+/// once more when any of them may go on.
+///
 /// Whatever may let others in returns those who have been let in, in order.
 #[derive(Debug)]
 pub struct LockTable {
     files: HashMap<File, Locks>,
     sessions: HashMap<SessionId, Standing>,
     /// Requests that each owner waits for.
-    waits: HashMap<LockOwner, Vec<(File, LockWait)>>,
+    waits: HashMap<LockOwner, BTreeMap<LockWait, (File, LockHeld)>>,
     a_session_max: usize,
 }
 
@@ -53,6 +58,8 @@ pub struct LockTable {
 struct Locks {
     held: HeldLocks,
     queue: Vec<(LockWait, LockHeld)>,
+    /// Number of requests in the queue of each session that has any.
+    queued: HashMap<SessionId, usize>,
 }
 
 /// Locks that a session holds and waits for.
@@ -81,7 +88,8 @@ impl LockTable {
         let file = (ino, kind);
         let Some(locks) = self.files.get_mut(&file) else { return vec![] };
         let other_mode = |held: &LockHeld| held.owner == asked.owner && held.mode != asked.mode;
-        if kind == LockKind::Range || !locks.held.iter().any(other_mode) {
+        let had = || locks.held.of(asked.owner, ByteRange::ALL).any(other_mode);
+        if kind == LockKind::Range || !had() {
             return vec![];
         }
         locks.held.give_back(asked.owner, ByteRange::ALL);
@@ -121,16 +129,20 @@ impl LockTable {
         wait: LockWait,
     ) -> Result<(Waiting, Vec<LockWait>), LockDenied> {
         let file = (ino, kind);
-        if self.is_queued(file, wait) {
+        let queued = self.waits.get(&asked.owner).and_then(|waits| waits.get(&wait));
+        if queued.is_some_and(|(at, _)| *at == file) {
             return Ok((Waiting::Queued, vec![]));
         }
         self.room_for(asked.owner.session)?;
         if kind == LockKind::Range && self.would_wait_for_itself(file, asked) {
             return Err(LockDenied::Deadlock);
         }
-        self.files.entry(file).or_default().queue.push((wait, asked));
-        self.waits.entry(asked.owner).or_default().push((file, wait));
-        let mut granted = self.settle(file);
+        let locks = self.files.entry(file).or_default();
+        locks.queue.push((wait, asked));
+        *locks.queued.entry(wait.session).or_default() += 1;
+        self.waits.entry(asked.owner).or_default().insert(wait, (file, asked));
+        // No other request can go on that could not before.
+        let mut granted = if self.last_may_go_on(file) { self.settle(file) } else { vec![] };
         self.tidy(file, asked.owner.session);
         let own = granted.iter().position(|granted| *granted == wait);
         match own {
@@ -178,8 +190,13 @@ impl LockTable {
     /// Returns a held lock that is in the way of `asked`, if any is.
     #[must_use]
     pub fn conflict(&self, (ino, kind): (Ino, LockKind), asked: LockHeld) -> Option<LockHeld> {
-        // The first byte that cannot be had.
-        self.conflicts((ino, kind), asked).min_by_key(|held| held.range.first).copied()
+        // The first byte that cannot be had. What is shown of the lock does not depend on the order
+        // of other sessions.
+        let order = |held: &&LockHeld| {
+            let is_others = held.owner.session != asked.owner.session;
+            (held.range.first, held.range.last, held.mode, is_others, held.pid)
+        };
+        self.conflicts((ino, kind), asked).min_by_key(order).copied()
     }
 
     /// A session has closed a file: all that it has of it.
@@ -208,7 +225,7 @@ impl LockTable {
     pub fn totals(&self) -> (usize, usize, usize) {
         let all = self.files.values();
         all.fold((self.files.len(), 0, 0), |(files, held, waiting), locks| {
-            (files, held + locks.held.iter().count(), waiting + locks.queue.len())
+            (files, held + locks.held.len(), waiting + locks.queue.len())
         })
     }
 
@@ -259,12 +276,9 @@ impl LockTable {
             if !seen.insert(owner) {
                 continue;
             }
-            for (file, wait) in self.waits.get(&owner).into_iter().flatten() {
-                let locks = self.files.get(file).filter(|_| file.1 == LockKind::Range);
-                let queue = locks.into_iter().flat_map(|locks| &locks.queue);
-                for (_, wanted) in queue.filter(|(queued, _)| queued == wait) {
-                    ahead.extend(self.conflicts(*file, *wanted).map(|held| held.owner));
-                }
+            let waits = self.waits.get(&owner).into_iter().flat_map(BTreeMap::values);
+            for (file, wanted) in waits.filter(|(file, _)| file.1 == LockKind::Range) {
+                ahead.extend(self.conflicts(*file, *wanted).map(|held| held.owner));
             }
         }
         false
@@ -274,35 +288,60 @@ impl LockTable {
     fn settle(&mut self, file: File) -> Vec<LockWait> {
         let mut granted = Vec::new();
         loop {
-            let Some(locks) = self.files.get(&file) else { return granted };
-            let next = (0..locks.queue.len()).find(|index| self.may_go_on(locks, *index));
-            let Some(next) = next else { return granted };
-            let (wait, asked) = locks.queue[next];
-            self.unqueue(file, |queued| queued == wait);
-            self.files.entry(file).or_default().held.take(asked);
-            self.recount(file, wait.session);
-            granted.push(wait);
+            // A grant may let earlier ones on: those of its process, and, if the lock was
+            // exclusive before, those who share.
+            let before = granted.len();
+            let queued = self.files.get(&file).map_or(0, |locks| locks.queue.len());
+            let mut earlier = Places::default();
+            for index in 0..queued {
+                looks();
+                let locks = &self.files[&file];
+                let (wait, asked) = locks.queue[index];
+                let behind = || earlier.conflicts(asked).next().is_some();
+                if self.may_go_on(locks, asked, behind) {
+                    self.files.entry(file).or_default().held.take(asked);
+                    self.recount(file, wait.session);
+                    granted.push(wait);
+                } else {
+                    earlier.insert(asked, index);
+                }
+            }
+            if granted.len() == before {
+                return granted;
+            }
+            let gone: HashSet<LockWait> = granted[before..].iter().copied().collect();
+            self.unqueue(file, |queued| gone.contains(&queued));
+            gone.iter().for_each(|wait| self.recount(file, wait.session));
         }
     }
 
-    fn may_go_on(&self, locks: &Locks, index: usize) -> bool {
-        let asked = locks.queue[index].1;
-        if locks.held.conflicts(asked).next().is_some() {
-            return false;
-        }
-        let behind = locks.queue[..index].iter().any(|(_, earlier)| in_conflict(earlier, &asked));
-        !behind || self.holds_anything(asked)
+    /// Whether a queued request can go on; `behind`: an earlier one that waits is in conflict with
+    /// it.
+    fn may_go_on(&self, locks: &Locks, asked: LockHeld, behind: impl FnOnce() -> bool) -> bool {
+        let is_free = locks.held.conflicts(asked).next().is_none();
+        is_free && (!behind() || self.holds_anything(asked))
+    }
+
+    fn last_may_go_on(&self, file: File) -> bool {
+        let Some(locks) = self.files.get(&file) else { return false };
+        let Some(((_, asked), earlier)) = locks.queue.split_last() else { return false };
+        let is_behind = |(_, one): &(LockWait, LockHeld)| {
+            looks();
+            in_conflict(one, asked)
+        };
+        self.may_go_on(locks, *asked, || earlier.iter().any(is_behind))
     }
 
     /// Whether the process that asks has any lock already, or cannot be told from others.
     fn holds_anything(&self, asked: LockHeld) -> bool {
-        let files = self.sessions.get(&asked.owner.session).into_iter();
+        let (session, pid) = (asked.owner.session, asked.pid);
+        let files = self.sessions.get(&session).into_iter();
         let mut files = files.flat_map(|standing| standing.files.keys());
-        let its =
-            |held: &LockHeld| held.owner.session == asked.owner.session && held.pid == asked.pid;
-        asked.pid == 0
-            || files
-                .any(|file| self.files.get(file).is_some_and(|locks| locks.held.iter().any(its)))
+        let its = |file: &File| {
+            looks();
+            self.files.get(file).is_some_and(|locks| locks.held.are_of(session, pid))
+        };
+        pid == 0 || files.any(its)
     }
 
     /// A session has nothing to do with a file any more.
@@ -319,8 +358,9 @@ impl LockTable {
         let Some(locks) = self.files.get_mut(&file) else { return };
         let gone = locks.queue.extract_if(.., |(wait, _)| whom(*wait));
         for (wait, asked) in gone {
+            count_down(&mut locks.queued, wait.session);
             if let Some(waits) = self.waits.get_mut(&asked.owner) {
-                waits.retain(|(_, waited)| *waited != wait);
+                waits.remove(&wait);
                 if waits.is_empty() {
                     self.waits.remove(&asked.owner);
                 }
@@ -338,8 +378,7 @@ impl LockTable {
 
     fn recount(&mut self, file: File, session: SessionId) {
         let now = self.files.get(&file).map_or(0, |locks| {
-            let held = locks.held.iter().filter(|held| held.owner.session == session).count();
-            held + locks.queue.iter().filter(|(wait, _)| wait.session == session).count()
+            locks.held.count(session) + locks.queued.get(&session).copied().unwrap_or_default()
         });
         let standing = self.sessions.entry(session).or_default();
         let before =
@@ -372,12 +411,14 @@ impl LockTable {
             }
             for (index, (wait, asked)) in locks.queue.iter().enumerate() {
                 *totals.entry(wait.session).or_default() += 1;
-                assert!(!self.may_go_on(locks, index), "{asked:?} waits for nobody");
+                let mut earlier = locks.queue[..index].iter();
+                let behind = || earlier.any(|(_, one)| in_conflict(one, asked));
+                assert!(!self.may_go_on(locks, *asked, behind), "{asked:?} waits for nobody");
             }
         }
         let counted = self.sessions.iter().map(|(session, standing)| (*session, standing.total));
         assert_eq!(totals, counted.collect(), "what each session has is counted");
-        let waiting: usize = self.waits.values().map(Vec::len).sum();
+        let waiting: usize = self.waits.values().map(BTreeMap::len).sum();
         assert_eq!(waiting, self.totals().2, "everyone who waits is known by its owner");
     }
 }

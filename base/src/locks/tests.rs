@@ -1,9 +1,14 @@
 //! The lock table, by its rules and against a map of single bytes.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use super::*;
 use crate::{HashKey, Ino, limits};
+
+thread_local! {
+    /// Number of places where locks are kept that were looked at.
+    pub(super) static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
 
 const FILE: (Ino, LockKind) = (Ino(5), LockKind::Range);
 const OTHER: (Ino, LockKind) = (Ino(6), LockKind::Range);
@@ -211,6 +216,89 @@ fn a_session_has_65_536_locks_and_no_more() {
     }
     assert_eq!(table.take(FILE, exclusive(10, 20, 29)), Err(LockDenied::TooMany));
     assert_eq!(table.take(FILE, exclusive(20, 20, 29)), Ok(vec![]));
+}
+
+/// How many places a step looks at.
+fn looks(step: impl FnOnce()) -> u64 {
+    LOOKS.set(0);
+    step();
+    LOOKS.get()
+}
+
+#[test]
+fn a_lock_costs_no_more_where_its_owner_has_many_of_the_file() {
+    let mut table = LockTable::new(limits::LOCKS_A_SESSION_MAX);
+    let lengths = [1, 10, 100];
+    let at = |index: u64| {
+        let first = 1000 * index;
+        exclusive(10 + index % 4, first, first + lengths[usize::try_from(index % 3).unwrap()] - 1)
+    };
+    let mut most = 0;
+    for index in 0..65_536 {
+        most = most.max(looks(|| drop(table.take(FILE, at(index)).unwrap())));
+    }
+    assert_eq!(table.count(SessionId(1)), 65_536);
+    // Others ask in between, wait, and give up.
+    for index in (0..65_536).step_by(1000) {
+        let range = at(index).range;
+        let other = exclusive(20, range.first, range.first);
+        most = most.max(looks(|| assert!(table.conflict(FILE, other).is_some())));
+        let wait = number(20, index);
+        most = most.max(looks(|| {
+            assert_eq!(table.take_or_wait(FILE, other, wait), Ok((Waiting::Queued, vec![])));
+        }));
+        most = most.max(looks(|| assert_eq!(table.cancel(wait), Some(vec![]))));
+    }
+    for index in 0..65_536 {
+        let lock = at(index);
+        most = most.max(looks(|| drop(table.give_back(FILE, lock.owner, lock.range).unwrap())));
+    }
+    assert_eq!(table.totals(), (0, 0, 0));
+    assert!(most <= 50, "{most} places were looked at");
+}
+
+#[test]
+fn those_who_wait_cost_no_more_where_many_do() {
+    let mut table = LockTable::new(limits::LOCKS_A_SESSION_MAX);
+    table.take(FILE, exclusive(10, 0, 9)).unwrap();
+    for wait in 0..10_000 {
+        let owner = LockOwner { session: SessionId(2), owner: wait };
+        let asked = LockHeld { owner, ..exclusive(20, 0, 9) };
+        let asking = || {
+            let queued = table.take_or_wait(FILE, asked, number(20, wait));
+            assert_eq!(queued, Ok((Waiting::Queued, vec![])));
+        };
+        let looked_at = looks(asking);
+        assert!(looked_at <= 20, "{looked_at} places were looked at");
+    }
+    assert_eq!(table.count(SessionId(2)), 10_000);
+    assert_eq!(table.end_session(SessionId(1)), [number(20, 0)]);
+    assert_eq!(table.end_session(SessionId(2)), []);
+    assert_eq!(table.totals(), (0, 0, 0));
+}
+
+#[test]
+fn those_who_share_cost_no_more_where_many_do() {
+    let mut table = LockTable::new(limits::LOCKS_A_SESSION_MAX);
+    table.take(FILE, exclusive(10, 0, 9)).unwrap();
+    let reader = |owner| {
+        let owner = LockOwner { session: SessionId(2), owner };
+        LockHeld { owner, ..shared(20, 0, 9) }
+    };
+    for wait in 0..10_000 {
+        let queued = table.take_or_wait(FILE, reader(wait), number(20, wait));
+        assert_eq!(queued, Ok((Waiting::Queued, vec![])));
+    }
+    let mut granted = vec![];
+    let looked_at = looks(|| granted = table.end_session(SessionId(1)));
+    assert_eq!(granted, Vec::from_iter((0..10_000).map(|wait| number(20, wait))));
+    assert!(looked_at <= 20 * 10_000, "{looked_at} places were looked at");
+    for owner in 10_000..20_000 {
+        let looked_at = looks(|| drop(table.take(FILE, reader(owner)).unwrap()));
+        assert!(looked_at <= 20, "{looked_at} places were looked at");
+    }
+    assert_eq!(table.count(SessionId(2)), 20_000);
+    assert_eq!(table.take(FILE, exclusive(30, 9, 9)), Err(LockDenied::Held));
 }
 
 /// A file as a map of bytes, with waiting requests in no order: the test compares which requests
