@@ -152,7 +152,8 @@ impl File {
     /// # Errors
     /// When something that was written could not be stored, once.
     pub async fn flush(&self) -> Result<()> {
-        self.client.flush(self.handle).await
+        let open = self.client.core.files.handle(self.handle)?;
+        self.client.flush_file(&open).await
     }
 
     /// Flushes as [`File::flush`] does; the contents are on stable storage when it returns.

@@ -159,10 +159,12 @@ pub trait FileSystem {
         data: Bytes,
         clear_set_id: bool,
     ) -> Result<()>;
-    /// Send what was written: other clients that open the file afterwards see it. Every `close`
-    /// calls it.
+    /// Send what was written: other clients that open the file afterwards see it. Every `close` of
+    /// a descriptor calls it, and others may share the handle: so an error is told again, until
+    /// `fsync` has told it.
     async fn flush(&self, handle: Handle) -> Result<()>;
-    /// Flush as `flush` does; the contents are on stable storage when it returns.
+    /// Flush as `flush` does; the contents are on stable storage when it returns. An error of
+    /// sending is told once.
     async fn fsync(&self, handle: Handle) -> Result<()>;
     /// The last user of the handle has closed it. What was locked through it is free, for whomever
     /// it was.

@@ -364,7 +364,7 @@ impl FileSystem for Client {
 
     async fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.core.files.handle(handle)?;
-        self.flush_file(&open).await
+        self.flush_copy(&open).await
     }
 
     async fn fsync(&self, handle: Handle) -> Result<()> {

@@ -7,10 +7,10 @@ mod world;
 
 use std::time::Duration;
 
-use base::FsError;
-use client::{Error, OpenOptions};
+use base::{Access, Cred, FsError};
+use client::{Error, FileSystem, OpenOptions};
 use tokio::{task::yield_now, time::sleep};
-use wire::XattrMode;
+use wire::{NodeRef, XattrMode};
 use world::World;
 
 #[tokio::test(start_paused = true)]
@@ -53,6 +53,51 @@ async fn an_error_of_sending_is_told_once_by_the_next_flush() {
         sleep(Duration::from_secs(3)).await;
         assert_eq!(file.close().await, full);
         client.write("/d/g", b"there is room").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_of_a_copied_descriptor_leaves_an_error_for_the_next_fsync() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.mkdir("/d", 0o755).await.unwrap();
+        client.set_xattr("/d", "pando.quota.bytes", b"8192", XattrMode::Set).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        let full = Err(Error::Fs(FsError::QuotaExceeded));
+        let file = client.create("/d/f", 0o644).await.unwrap();
+        let NodeRef::File(node) = file.node() else { panic!("it is a file") };
+        let rights = Access::READ.and(Access::WRITE);
+        let handle = FileSystem::open(&client, &Cred::ROOT, &node, Some(rights)).await.unwrap();
+        FileSystem::write(&client, handle, 0, vec![b'x'; 20_000].into(), false).await.unwrap();
+        // Each close flushes.
+        assert_eq!(FileSystem::flush(&client, handle).await, full);
+        assert_eq!(FileSystem::flush(&client, handle).await, full);
+        assert_eq!(FileSystem::fsync(&client, handle).await, full);
+        assert_eq!(FileSystem::fsync(&client, handle).await, Ok(()));
+        assert_eq!(FileSystem::flush(&client, handle).await, Ok(()));
+        FileSystem::release(&client, handle).await.unwrap();
+        assert_eq!(file.close().await, full, "it had the file open, too");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_tells_of_what_fails_while_other_files_are_sent() {
+    World::run(async |world| {
+        let client = world.client().await;
+        client.mkdir("/d", 0o755).await.unwrap();
+        client.set_xattr("/d", "pando.quota.bytes", b"8192", XattrMode::Set).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        let mut files = vec![client.create("/d/full", 0o644).await.unwrap()];
+        for name in 0..8 {
+            files.push(client.create(format!("/{name}"), 0o644).await.unwrap());
+        }
+        for file in &files {
+            file.write_at(0, &[b'x'; 20_000]).await.unwrap();
+        }
+        assert_eq!(client.sync().await, Err(Error::Fs(FsError::QuotaExceeded)));
+        assert_eq!(client.sync().await, Ok(()));
     })
     .await;
 }

@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -90,6 +90,9 @@ fn a_block_store_that_fails_is_said_everywhere_until_it_works_again() {
 
     let written = File::create(mount.0.join("file")).and_then(|mut file| {
         io::Write::write_all(&mut file, &vec![7; 300_000])?;
+        // A program that is started has a copy of the descriptor and closes it, which sends what
+        // was written and hears of the error. This program is told all the same.
+        assert!(Command::new("true").status()?.success());
         file.sync_all()
     });
     assert_eq!(written.unwrap_err().raw_os_error(), Some(5));

@@ -6,7 +6,8 @@
 //! ([`wire::Welcome::forgot`]). Then every handle that may be concerned fails once: its file was
 //! opened, or changed by this client, since the last sync that succeeded. `fsync` of the file
 //! reports the loss, and so does `close` of a handle that allows writes; for all else, such as new
-//! names, the next `sync` does.
+//! names, the next `sync` does. A `close` on a mount may be of a copy of the descriptor, so it
+//! leaves the loss for the next `fsync` to report.
 //!
 //! The client never tries to find out which changes exactly are lost.
 
@@ -60,6 +61,12 @@ impl OpenFile {
     /// Reports a loss as [`OpenFile::report_forgotten`] does, if the handle allows writes.
     pub(super) fn report_forgotten_to_writer(&self) -> Result<()> {
         if self.may.includes(Access::WRITE) { self.report_forgotten() } else { Ok(()) }
+    }
+
+    /// Says what [`OpenFile::report_forgotten_to_writer`] would, and leaves it to be reported.
+    pub(super) fn show_forgotten_to_writer(&self) -> Result<()> {
+        let forgotten = self.may.includes(Access::WRITE) && self.forgotten.load(Ordering::Acquire);
+        if forgotten { Err(Error::Fs(FsError::Io)) } else { Ok(()) }
     }
 }
 

@@ -179,6 +179,20 @@ impl Client {
         unsent.map_or(Ok(()), Err)
     }
 
+    /// Flushes as [`Client::flush_file`] does for a descriptor that is closed while others may
+    /// share the handle: a copy in a program that was started, say. What it reports is left for
+    /// them to report, too.
+    pub(crate) async fn flush_copy(&self, open: &OpenFile) -> Result<()> {
+        self.flush_state(&open.state).await;
+        let seen = open.errors_seen.load(Ordering::Acquire);
+        let unsent = open.state.lock().error_since(seen);
+        if unsent == Some(Error::SessionLost) {
+            return Err(Error::SessionLost);
+        }
+        open.show_forgotten_to_writer()?;
+        unsent.map_or(Ok(()), Err)
+    }
+
     /// Sends what is wanted, and what is full, unless a task does that already.
     pub(crate) fn flush_in_background(&self, state: &Arc<FileState>) {
         if std::mem::replace(&mut state.lock().running, true) {
