@@ -127,15 +127,18 @@ impl Client {
         }
     }
 
-    /// Starts to send everything.
-    fn want_everything(&self) -> Vec<(Arc<FileState>, u64)> {
+    /// Starts to send everything. For each file the count to wait for, and that of the failures
+    /// before.
+    fn want_everything(&self) -> Vec<(Arc<FileState>, u64, u64)> {
         let states: Vec<_> = self.core.files.table.lock().files.values().cloned().collect();
         let mut wanted = Vec::new();
         for state in states {
-            let count = state.lock().want_all();
+            let mut inner = state.lock();
+            let (count, errors) = (inner.want_all(), inner.errors());
+            drop(inner);
             if let Some(count) = count {
                 self.flush_in_background(&state);
-                wanted.push((state, count));
+                wanted.push((state, count, errors));
             }
         }
         wanted
@@ -144,10 +147,11 @@ impl Client {
     /// Sends everything that was written to any file.
     pub(crate) async fn flush_all(&self) -> Result<()> {
         let mut result = Ok(());
-        for (state, count) in self.want_everything() {
-            let seen = state.lock().errors();
+        for (state, count, errors) in self.want_everything() {
             wait_sent(&state, count).await;
-            if let Some(error) = state.lock().error_since(seen) {
+            if let Some(error) = state.lock().error_since(errors)
+                && result != Err(Error::SessionLost)
+            {
                 result = Err(error);
             }
         }
