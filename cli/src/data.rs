@@ -10,7 +10,7 @@
 //! DIR/coordinator   where a server that has joined was told that the coordinator is
 //! DIR/address       where the server listens, while it runs
 //! DIR/boot          the run of the machine in which a server of a cluster last had a lease
-//! DIR/serve.json    addresses that `serve` was last told to listen on ([`kept`])
+//! DIR/serve.json    options that `serve` was last given ([`kept`])
 //! ```
 //!
 //! Invariants: one process at a time has the directory, by a lock on it. A directory without

@@ -29,6 +29,10 @@ const HTTP: &str = "127.0.0.1:7421";
 const HTTP_OFF: &str = "off";
 /// Cores that are taken unasked. More are for machines that do nothing else.
 const CORES_MAX: usize = 8;
+/// Length of the leases that a coordinator gives which was never told another.
+const CLUSTER_LEASE: Duration = Duration::from_secs(3);
+const CLUSTER_LEASE_MIN: Duration = Duration::from_millis(200);
+const CLUSTER_LEASE_MAX: Duration = Duration::from_secs(600);
 
 /// Serve the file system in a data directory until SIGINT or SIGTERM.
 ///
@@ -36,9 +40,9 @@ const CORES_MAX: usize = 8;
 /// A file system that was formatted for several servers is served by one process with
 /// --coordinator and the others with --join.
 ///
-/// The directory keeps the role of the server, the address of the coordinator, and --listen, --http
-/// and --insecure as they were last given: `pando serve --data DIR` starts the server again. All
-/// other options must be given at each start.
+/// The directory keeps the role of the server, the address of the coordinator, and --listen,
+/// --http, --insecure and --cluster-lease as they were last given: `pando serve --data DIR` starts
+/// the server again. All other options must be given at each start.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data directory, made by `pando format`; of a server that joins: missing or empty.
@@ -65,9 +69,10 @@ struct ClusterArgs {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// On the coordinator: servers of the cluster serve this long without a word from the
-    /// coordinator. When a server is lost, renames of directories wait this long.
-    #[arg(long, default_value = "3s", value_name = "TIME", value_parser = cluster_lease)]
-    cluster_lease: Duration,
+    /// coordinator. When a server is lost, renames of directories wait this long [default: what DIR
+    /// keeps of the last start, or 3s].
+    #[arg(long, value_name = "TIME", value_parser = cluster_lease)]
+    cluster_lease: Option<Duration>,
     /// When the coordinator is lost and the lease has ended, serve this much longer what needs no
     /// cached path: files that mounts have open, and directories that they know. 0: stop at once.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
@@ -159,7 +164,7 @@ fn lease(text: &str) -> Result<Duration, String> {
 
 /// Parses the time for which a server of a cluster serves without its coordinator.
 pub(crate) fn cluster_lease(text: &str) -> Result<Duration, String> {
-    between(text, Duration::from_millis(200), Duration::from_secs(600))
+    between(text, CLUSTER_LEASE_MIN, CLUSTER_LEASE_MAX)
 }
 
 /// Parses the time for which a server of a cluster goes on without a lease.
@@ -210,6 +215,7 @@ impl ServeArgs {
         Ok(Kept {
             listen: keep(self.listen.as_ref(), kept.listen),
             http: keep(self.http.as_ref(), kept.http),
+            ..kept
         })
     }
 
@@ -251,15 +257,25 @@ impl ServeArgs {
 }
 
 impl ClusterArgs {
-    /// Role of a server with this data directory.
-    fn role(&self, data: &Path) -> Role {
+    /// Adds the options that a later start of this directory takes, unless it is told others.
+    fn keep(&self, kept: &mut Kept) {
+        if let Some(lease) = self.cluster_lease {
+            kept.cluster_lease_ms = Some(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Role of a server with this data directory, which keeps this.
+    fn role(&self, data: &Path, kept: &Kept) -> Role {
+        let lease = kept.cluster_lease().unwrap_or(CLUSTER_LEASE);
+        let coordinator =
+            Role::Coordinator { lease: lease.clamp(CLUSTER_LEASE_MIN, CLUSTER_LEASE_MAX) };
         if self.coordinator {
-            return Role::Coordinator { lease: self.cluster_lease };
+            return coordinator;
         }
         // Without any option the server is what its directory says.
         match (&self.join, data::server_of(data)) {
             (Some(Servers(told)), _) => Role::Member { coordinators: told.clone() },
-            (None, Some(0)) => Role::Coordinator { lease: self.cluster_lease },
+            (None, Some(0)) => coordinator,
             (None, Some(_)) => Role::Member { coordinators: data::coordinators(data) },
             (None, None) => Role::Alone,
         }
@@ -330,9 +346,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.cluster.with_parent {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
         }
-        let kept = args.serve.kept(&args.data)?;
+        let mut kept = args.serve.kept(&args.data)?;
+        args.cluster.keep(&mut kept);
         let mut options = args.serve.options(&kept, false);
-        options.role = args.cluster.role(&args.data);
+        options.role = args.cluster.role(&args.data, &kept);
         options.alone = args.cluster.alone;
         options.peer_rtt = args.cluster.rtt;
         tokio::select! {

@@ -1,14 +1,14 @@
-//! Addresses to listen on, as a data directory keeps them: `serve` and `up` take them from there
-//! when the command line does not name others.
+//! Addresses to listen on, and the length of a cluster's leases, as a data directory keeps them:
+//! `serve` and `up` take them from there when the command line does not say otherwise.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "serve.json";
 
-/// Addresses of the last start. Persisted.
+/// Options of the last start. Persisted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     /// Address for clients; absent: none was given.
@@ -17,6 +17,9 @@ pub(crate) struct Kept {
     /// Address of the status page, or `off`; absent: none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<KeptAddress>,
+    /// `--cluster-lease` in milliseconds; absent: none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster_lease_ms: Option<u64>,
 }
 
 /// An address as it was given. Persisted.
@@ -28,12 +31,19 @@ pub(crate) struct KeptAddress {
 }
 
 impl Kept {
+    /// Length of the leases that the coordinator of a cluster gives.
+    pub(crate) fn cluster_lease(&self) -> Option<Duration> {
+        self.cluster_lease_ms.map(Duration::from_millis)
+    }
+
     /// Returns what a directory keeps. Takes no lock.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Kept> {
         let file = path.join(FILE);
         let context = || {
             let file = file.display();
-            format!("cannot read {file}; remove it, and give --listen and --http again")
+            format!(
+                "cannot read {file}; remove it, and give --listen, --http and --cluster-lease again"
+            )
         };
         match fs::read(&file) {
             Ok(text) => serde_json::from_slice(&text).with_context(context),

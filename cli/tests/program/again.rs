@@ -173,7 +173,10 @@ fn the_addresses_of_the_last_start_are_kept() {
     // A file that cannot be read is named, with the remedy.
     fs::write(path.join("serve.json"), "{").unwrap();
     let said = fail(1, &["serve", "--data", text(&path)]);
-    assert!(said.contains("serve.json; remove it, and give --listen and --http again"), "{said}");
+    assert!(
+        said.contains("serve.json; remove it, and give --listen, --http and --cluster-lease again"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -195,6 +198,10 @@ fn the_coordinator_is_known_by_its_directory() {
     // Both come back with the directory alone.
     let (coordinator, member) = (serve_again(&path), serve_again(&second));
     until_sound(&address, &token);
+    let status = run(&["status", &address, "--token", text(&token), "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let left = status["lease_ms"].as_u64().unwrap();
+    assert!((1..=500).contains(&left), "the lease is what it was at the first start: {left} ms");
     assert_eq!((member.stop(), coordinator.stop()), (Some(0), Some(0)));
     // An option that contradicts the directory is refused.
     let said = fail(2, &["serve", "--data", text(&second), "--coordinator"]);
