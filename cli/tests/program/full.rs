@@ -1,6 +1,7 @@
 //! A full disk: a small one in memory, which only root can mount.
 
 use std::{
+    cell::Cell,
     fs,
     io::Write as _,
     net::TcpStream,
@@ -18,19 +19,27 @@ use rustix::{
 use wire::XattrMode;
 
 use crate::{
-    harness::{Data, Running, pause, succeed, text, unmount},
+    cluster::{Forming, join},
+    harness::{Data, Running, pando, pause, succeed, text, unmount},
     mounted::Mountpoint,
     serve::get,
 };
 
-/// A disk of its own for a data directory; it goes with the test.
+/// A disk of its own for data directories; it goes with the test.
 struct Disk {
     data: Data,
     path: PathBuf,
 }
 
 impl Disk {
+    /// A disk with a data directory.
     fn new(size: &str) -> Disk {
+        let disk = Disk::empty(size);
+        succeed(&["format", "--data", text(&disk.data.path())]);
+        disk
+    }
+
+    fn empty(size: &str) -> Disk {
         let folder = crate::harness::folder();
         let path = folder.path().to_owned();
         let mut mount = Command::new("mount");
@@ -38,9 +47,7 @@ impl Disk {
         let mounted = mount.output().expect("mount(8) can be started");
         let said = String::from_utf8_lossy(&mounted.stderr);
         assert!(mounted.status.success(), "this test mounts a tmpfs, as root: {said}");
-        let data = Data { folder };
-        succeed(&["format", "--data", text(&data.path())]);
-        Disk { data, path }
+        Disk { data: Data { folder }, path }
     }
 
     /// Takes room until `left` bytes are free, as another program would.
@@ -294,4 +301,58 @@ fn a_mount_tells_of_a_full_disk_and_loses_nothing_that_was_answered() {
 #[test]
 fn a_mount_of_a_strict_server_tells_of_a_full_disk_too() {
     programs_on_a_mount_meet_a_full_disk(&["--durability", "strict"], false);
+}
+
+#[test]
+fn a_mount_of_two_servers_goes_on_beside_the_full_disk_of_one() {
+    let (forming, disk) = (Forming::of("2"), Disk::empty("128m"));
+    let mut second = pando(&join(&disk.data.path(), &forming.address, &forming.token));
+    second.args(["--reserve", "32MiB"]);
+    let second = Running::start(second, "serving ");
+    forming.until_sound();
+    let folder = crate::harness::folder();
+    let mount = Mountpoint::new(folder.path());
+    succeed(&["mount", &forming.address, text(&mount.0), "--token", text(&forming.token)]);
+    let at = |dir: u32, name: &str| mount.0.join(dir.to_string()).join(name);
+    // Directories are on both servers.
+    for dir in 0..16 {
+        fs::create_dir(at(dir, "")).unwrap();
+        fs::write(at(dir, "kept"), large(dir)).unwrap();
+    }
+
+    let filler = disk.fill_to(20 << 20);
+    let files = Cell::new(0);
+    let create = |dir: u32| {
+        files.set(files.get() + 1);
+        fs::File::create_new(at(dir, &format!("new{}", files.get())))
+    };
+    until("no server ever says that its disk is full", || (0..16).any(|dir| create(dir).is_err()));
+    let (full, fine): (Vec<u32>, Vec<u32>) = (0..16).partition(|dir| create(*dir).is_err());
+    assert!(!fine.is_empty(), "both servers are full");
+    for dir in &full {
+        assert_full(create(*dir), "a file");
+        // The names are on the full server, wherever the other file is.
+        assert_full(fs::hard_link(at(fine[0], "kept"), at(*dir, "link")), "a link");
+        assert!(fs::read(at(*dir, "kept")).unwrap() == large(*dir), "{dir}");
+        fs::rename(at(*dir, "kept"), at(*dir, "moved")).unwrap();
+    }
+    for dir in &fine {
+        fs::write(at(*dir, "more"), large(*dir)).unwrap();
+    }
+    // A directory is placed on either server; one that is refused is not there.
+    let made: Vec<bool> = (100..116).map(|dir| fs::create_dir(at(dir, "")).is_ok()).collect();
+    assert!(made.contains(&true) && made.contains(&false), "{made:?}");
+    for (dir, made) in (100..).zip(&made) {
+        assert_eq!(fs::exists(at(dir, "")).unwrap(), *made, "{dir}");
+    }
+    fs::remove_file(at(full[0], "moved")).unwrap();
+
+    fs::remove_file(filler).unwrap();
+    until("writes never resume", || full.iter().all(|dir| create(*dir).is_ok()));
+    for dir in &full[1..] {
+        assert!(fs::read(at(*dir, "moved")).unwrap() == large(*dir), "{dir}");
+    }
+    unmount(&mount.0);
+    succeed(&["fsck", &forming.address, "--token", text(&forming.token)]);
+    assert_eq!((second.stop(), forming.coordinator.stop()), (Some(0), Some(0)));
 }
