@@ -366,3 +366,19 @@ fn places(work: &[Work], bases: &[String], name: &str) -> impl Iterator<Item = S
         format!("{to}/{name}{at}")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn docs_scale_is_the_page_of_the_constants_that_are_recorded() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let page = page_of(&docs.join("figures/scale.json")).unwrap();
+        let written = fs::read_to_string(docs.join("SCALE.md")).unwrap();
+        for (is, wanted) in written.lines().zip(page.lines()) {
+            assert_eq!(is, wanted, "run `pando bench scale --page docs/figures/scale.json`");
+        }
+        assert_eq!(written.trim_end(), page.trim_end());
+    }
+}
