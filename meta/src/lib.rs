@@ -8,9 +8,11 @@
 //! one engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) →
 //! `txn`.
 
+mod assembly;
 mod background;
 mod block_store;
 mod bugs;
+mod changes;
 mod cluster;
 mod compact;
 mod coordinator;
@@ -20,6 +22,8 @@ mod driver;
 pub mod dump;
 mod error;
 mod file_locks;
+mod follow;
+mod followers;
 mod format;
 mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -27,16 +31,19 @@ pub mod fuzz;
 mod gate;
 mod handoff;
 mod hot;
+mod incoming;
 mod invalidation;
 mod layouts;
 mod lock;
 mod log_limit;
 mod met;
+mod millis;
 mod observe;
 mod opens;
 mod ops;
 mod paths;
 mod peer;
+mod problem;
 mod quota;
 mod recent;
 mod reclaim;
@@ -46,6 +53,7 @@ mod room;
 mod serve;
 mod server;
 mod session;
+mod settings;
 mod step;
 mod sync;
 mod tails;
@@ -58,15 +66,16 @@ mod unnamed;
 mod unsynced;
 mod wait;
 
+pub use assembly::Server;
 pub use block_store::try_blocks;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use cluster::ClusterOptions;
 pub use core::Core;
-pub use error::{OpenError, Problem};
 #[cfg(feature = "bugs")]
 pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
+pub use problem::{OpenError, Problem};
 pub use room::FreeBytes;
-pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};
+pub use server::{Durability, Limits, Offload, Process, ServerOptions, Space};
 pub use unsynced::kept;

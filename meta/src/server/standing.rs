@@ -7,12 +7,8 @@
 
 use std::time::Duration;
 
-use super::{Level, Shared};
-use crate::{
-    cluster::Cluster,
-    coordinator::{self, millis},
-    transact::recover::PATIENCE,
-};
+use super::Shared;
+use crate::{cluster::Cluster, coordinator, millis::millis, room::Level, transact::PATIENCE};
 
 impl Shared {
     /// The standing of this server.

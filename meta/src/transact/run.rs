@@ -1,11 +1,11 @@
 //! The initiator's side: an operation that needs other servers, from its first run to its commit.
 //!
 //! `core` starts it for a request whose first run met a record of another server, and mechanisms of
-//! this server for steps of their own ([`once`], [`by`]). It reads what the operation lacks, and
-//! runs it again without effect until it lacks nothing. Then it has the other
-//! servers prepare, and runs the operation once more for good. That run reads this server's records
-//! anew: it commits if it wants of the others exactly what they have prepared. Between its runs
-//! nothing of this server is locked.
+//! this server for steps of their own ([`once`], [`once_as`]). It reads what the operation lacks,
+//! and runs it again without effect until it lacks nothing. Then it has the other servers prepare,
+//! and runs the operation once more for good. That run reads this server's records anew: it commits
+//! if it wants of the others exactly what they have prepared. Between its runs nothing of this
+//! server is locked.
 //!
 //! Always true: the request is answered once, or its number is free to be asked again.
 
@@ -30,10 +30,11 @@ use crate::{
     Core,
     bugs::{Bug, Planted},
     cluster::Cluster,
-    coordinator::{self, Coordinator, graph},
+    coordinator::{self, graph, state::Coordinator},
     core::Work,
-    driver::{self, Incoming},
+    driver,
     error::{Fault, Result},
+    incoming::Incoming,
     observe::{Laps, Part},
     peer::Unanswered,
     record::Key,
@@ -88,7 +89,7 @@ pub(crate) async fn foresee(core: &Core, step: Step, until: Instant) -> Box<Remo
 
 /// Executes a step as transaction `txn`, or not. There is one attempt, whatever is in the way, and
 /// it fails if the other servers have not prepared by `until`. Returns whether it is committed.
-pub(crate) async fn by(
+pub(crate) async fn once_as(
     core: &Core,
     (txn, step): (TxnId, Step),
     remote: Box<Remote>,
@@ -192,7 +193,8 @@ impl Run<'_> {
             match ended {
                 Ok(Attempt::Committed) => return Ok(()),
                 Err(Fault::Wait(Wait::Apart(wait))) => {
-                    wait.over(self.core, Some(incoming)).await;
+                    wait.begin(incoming);
+                    wait.over(self.core.at(), Some(incoming)).await;
                     remote = Box::default();
                 }
                 Err(fault) => return Err(fault),
@@ -210,7 +212,7 @@ impl Run<'_> {
                         sleep(if took >= SLOW { pause.max(long) } else { pause }).await;
                     }
                     self.laps.again(self.shared.observed.now());
-                    self.shared.forget_presumed(&again);
+                    again.unlearn_presumed(&self.shared.met);
                     remote = again;
                     remote.forget();
                 }
@@ -265,7 +267,10 @@ impl Run<'_> {
                 Ended::Lacks(again) => remote = again,
                 Ended::Waits(again, wait) => {
                     drop(held);
-                    wait.over(self.core, self.incoming()).await;
+                    if let Some(incoming) = self.incoming() {
+                        wait.begin(incoming);
+                    }
+                    wait.over(self.core.at(), self.incoming()).await;
                     remote = again;
                     remote.forget();
                 }
@@ -487,7 +492,7 @@ impl Run<'_> {
         if asked.incoming.request.mutates() {
             driver::remember_refusal(&asked.session, asked.incoming.header.seq, &fault);
         }
-        self.reply(&driver::answer_of(self.shared, fault));
+        self.reply(&fault.answer(self.shared));
     }
 }
 
