@@ -66,7 +66,7 @@ struct Choices {
 
 /// Parses a size as `pando set inline_max` takes it.
 fn inline_max(text: &str) -> Result<u32, String> {
-    let bytes = super::size(text)?;
+    let bytes = crate::values::size(text)?;
     let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= INLINE_BYTES_MAX);
     fits.ok_or_else(|| format!("must be 0 to {INLINE_BYTES_MAX} bytes"))
 }

@@ -3,13 +3,13 @@
 //! A record says by which command, from which commit and on which machine it came; those of
 //! `docs/figures` are kept.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use base::Clock as _;
 use bench::{
     figure::Figure,
-    report::{Line, TargetRow},
+    report::{self, Line, TargetRow},
 };
 use client::SystemClock;
 use serde::Serialize;
