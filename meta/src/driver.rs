@@ -5,8 +5,8 @@ use std::{rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, ShardId, Time};
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
-    Request, RequestHeader, Retry, Vote,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, Noted, PeerHello, Reply,
+    ReplyHeader, Request, RequestHeader, Retry, Vote,
 };
 
 use crate::{
@@ -194,7 +194,7 @@ fn in_session(
     let heard = incoming.heard.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
-    let mut txn = txn.waited(incoming.waited_since.get());
+    let mut txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
     let done = shared.room.admits(request).map_err(Fault::from);
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
@@ -215,11 +215,7 @@ fn in_session(
             Outcome::Elsewhere(remote)
         }
         Ok(done) if numbered => {
-            let mut answer = txn.take_scratch();
-            Answer::Done(done).encode(&mut answer);
-            connection.reply_encoded(reply, &answer);
-            keep_answer(&mut txn, header, session, &answer);
-            txn.commit_with_answer(session, header.seq, answer);
+            answer_change(txn, incoming, reply, session, done);
             Outcome::Answered(Verdict::Done)
         }
         Ok(done) => {
@@ -233,6 +229,29 @@ fn in_session(
             finish(shared, incoming, reply, Err(fault))
         }
     }
+}
+
+/// Answers a change, and commits it with its answer. Facts that a mount notes are sent once, and
+/// not stored: they are old when an answer is repeated.
+pub(crate) fn answer_change(
+    mut txn: Txn<'_>,
+    incoming: &Incoming,
+    reply: ReplyHeader,
+    session: &Arc<Session>,
+    done: Reply,
+) {
+    let Incoming { connection, header, .. } = incoming;
+    let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
+    let answer = Answer::Done(done);
+    answer.encode(&mut stored);
+    match answer {
+        Answer::Done(done) if !dirs.is_empty() => {
+            connection.reply(reply, &Answer::Noted(Noted { dirs, reply: done }));
+        }
+        _ => connection.reply_encoded(reply, &stored),
+    }
+    keep_answer(&mut txn, header, session, &stored);
+    txn.commit_with_answer(session, header.seq, stored);
 }
 
 /// Notes how a numbered request ended that had no effect.

@@ -26,7 +26,7 @@ use std::{
     sync::Arc,
 };
 
-use base::{BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
+use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
@@ -40,6 +40,7 @@ pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 
 use crate::{
+    brought::Brought,
     bugs::Bug,
     changes::{Facts, Found},
     coordinator::ways::Ways,
@@ -103,8 +104,12 @@ pub(crate) struct Txn<'a> {
     follows: bool,
     /// Since when the request has waited for transactions of others.
     waited_since: Option<Instant>,
+    /// State of the blocks that the request brings.
+    pub(crate) brought: Brought,
     /// A prepared transaction that stands on a record which this one has written.
     conflict: Cell<Option<Doubt>>,
+    /// Directories as the operation leaves them, for a mount, see [`wire::Noted`].
+    dirs: Vec<Attr>,
 }
 
 impl<'a> Txn<'a> {
@@ -129,7 +134,9 @@ impl<'a> Txn<'a> {
             asked: None,
             follows: false,
             waited_since: None,
+            brought: Brought::default(),
             conflict: Cell::new(None),
+            dirs: Vec::new(),
         }
     }
 
@@ -150,6 +157,12 @@ impl<'a> Txn<'a> {
     /// Notes since when the request has waited for transactions of others.
     pub(crate) fn waited(mut self, since: Option<Instant>) -> Self {
         self.waited_since = since;
+        self
+    }
+
+    /// Notes the state of the blocks that the request brings.
+    pub(crate) fn brings(mut self, brought: Brought) -> Self {
+        self.brought = brought;
         self
     }
 
@@ -707,6 +720,16 @@ impl<'a> Txn<'a> {
     /// Whether the server, and not the client's kernel, checks permissions for this caller.
     pub(crate) fn checks(&self) -> bool {
         self.caller.standing.checks
+    }
+
+    /// Whether the caller notes what answers tell besides: a mount does.
+    fn takes_notes(&self) -> bool {
+        self.caller.session.is_some() && !self.checks()
+    }
+
+    /// Takes the directories that the answer tells a mount besides.
+    pub(crate) fn take_noted(&mut self) -> Vec<Attr> {
+        std::mem::take(&mut self.dirs)
     }
 
     /// Whether a file that the caller writes loses its set-id bits. Where the kernel checks, the

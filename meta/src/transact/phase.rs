@@ -9,9 +9,9 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{DirId, Encode as _, FsError, Time};
+use base::{DirId, FsError, Time};
 use tokio::sync::oneshot;
-use wire::{Answer, Expected, Reply, ReplyHeader, Retry, TxnId};
+use wire::{Expected, Reply, ReplyHeader, Retry, TxnId};
 
 use super::{CommittedRecord, births};
 use crate::{
@@ -152,7 +152,8 @@ impl Phase {
         let heard = incoming.heard.get();
         let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
         let txn = self.begin(caller, remote, shared, group, now);
-        let mut txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
+        let txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
+        let mut txn = txn.brings(incoming.brought.get());
         let done = ops::run(&mut txn, request);
         self.end(txn, done, Some(asked))
     }
@@ -267,10 +268,6 @@ fn commit_with(
         txn.commit();
         return Ended::Committed;
     };
-    let mut answer = txn.take_scratch();
-    Answer::Done(done).encode(&mut answer);
-    incoming.connection.reply_encoded(*reply, &answer);
-    driver::keep_answer(&mut txn, &incoming.header, session, &answer);
-    txn.commit_with_answer(session, incoming.header.seq, answer);
+    driver::answer_change(txn, incoming, *reply, session, done);
     Ended::Committed
 }
