@@ -106,8 +106,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends written data before it changes attributes, because a write changes them too, or with
-    /// them.
+    /// Sends written data before it changes attributes, because a write changes them too.
     pub(crate) async fn set_attributes(
         &self,
         cred: &Cred,
@@ -118,11 +117,9 @@ impl Client {
         if let Some(state) = &file
             && !set.access_only
         {
+            self.flush_state(state).await;
             if set.size.is_some() {
-                self.flush_state(state).await;
                 state.lock().forget_contents();
-            } else if let Some(attr) = self.flush_with(cred, state, set).await? {
-                return Ok(attr);
             }
         }
         if set.size.is_some() {
@@ -153,7 +150,6 @@ impl Client {
         }
         match mode {
             RenameMode::Replace | RenameMode::NoReplace => {
-                self.core.files.replaced(ino, to);
                 let to = FileRef { dir: *to.0, name: to.1.clone(), ino };
                 self.core.files.renamed(from, to);
             }
@@ -321,10 +317,6 @@ impl FileSystem for Client {
         let Reply::Renamed(renamed) = done.reply else { return Err(unexpected()) };
         self.note_rename(from, to, mode, renamed.moved);
         Ok(renamed)
-    }
-
-    fn changed_dir(&self, dir: Ino) -> Option<Attr> {
-        self.core.changed_dirs.take(dir)
     }
 
     async fn readdir(

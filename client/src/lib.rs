@@ -55,7 +55,6 @@ pub mod bugs;
 mod bugs;
 mod cache;
 mod call;
-mod changed;
 mod channel;
 mod channels;
 mod client;

@@ -30,8 +30,7 @@ use std::{
 
 use base::{
     Access, AclKind, Attr, ByteRange, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey,
-    Ino, LockKind, SetAttr, Time,
-    attr::{MODE_ACL, MODE_XATTRS},
+    Ino, LockKind, SetAttr, Time, attr::MODE_ACL,
 };
 use bytes::Bytes;
 use futures::future::{Either, select};
@@ -230,9 +229,7 @@ impl State {
             Body::Special => (0, 0),
         };
         let has_acl = inode.xattrs.keys().any(|name| AclKind::of(name).is_some());
-        let has_others = inode.xattrs.keys().any(|name| AclKind::of(name).is_none());
-        let of_xattrs = if has_others && !self.is_dir(ino) { MODE_XATTRS } else { 0 };
-        let mode = inode.attr.mode | if has_acl { MODE_ACL } else { 0 } | of_xattrs;
+        let mode = inode.attr.mode | if has_acl { MODE_ACL } else { 0 };
         Attr { mode, size, allocated, ..inode.attr }
     }
 

@@ -277,8 +277,7 @@ impl Talk {
                         | Retry::AtBirth(_)
                         | Retry::StaleLayout(_),
                     )
-                    | Answer::Halted
-                    | Answer::Noted(_) => return Err(Failed::NotReady),
+                    | Answer::Halted => return Err(Failed::NotReady),
                 }
             }
             self.inbox.reserve(4096);

@@ -1,29 +1,28 @@
 //! Everything that happens around an operation, once: session, limits, stored answer, transaction,
 //! counters.
 
-use std::{rc::Rc, sync::Arc};
+use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
 
-use base::{Encode as _, FsError, Seq, ShardId, Time};
+use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use tokio::time::Instant;
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, Noted, PeerHello, Reply,
-    ReplyHeader, Request, RequestHeader, Retry, Vote,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
+    Request, RequestHeader, Retry, Vote,
 };
 
 use crate::{
     bugs::Bug,
     cluster::Visit,
-    coordinator,
-    data::{self, Task},
+    coordinator, data,
     error::{Fault, Result},
     handoff::take,
-    incoming::Incoming,
-    observe::Verdict,
+    observe::{Nanos, Parked, Verdict},
     ops,
-    quota::count::part,
+    quota::{self, allowance::Heard},
     record::key,
-    serve::connection::Connection,
+    serve::{Connection, Waits},
     server::{Counters, Durability, Shared},
-    session::{self, Seen, Session, Standing},
+    session::{InUse, Seen, Session, Standing},
     transact::participant,
     txn::{Caller, Group, Promise, Remote, Txn, Unwritten},
     unheard,
@@ -32,6 +31,33 @@ use crate::{
 
 /// A refusal with more events is remembered as one that makes the client drop its whole cache.
 const EVENTS_KEPT_MAX: usize = 32;
+
+/// A request that has arrived.
+pub(crate) struct Incoming {
+    pub(crate) connection: Rc<Connection>,
+    pub(crate) header: RequestHeader,
+    pub(crate) request: Request,
+    /// The time at which the request's bytes were read.
+    pub(crate) arrived: Nanos,
+    /// The time that the request has waited for names that move.
+    pub(crate) parked: Parked,
+    /// The coordinator's answer about room below quotas.
+    pub(crate) heard: Cell<Heard>,
+    /// The request's place among those of its connection that wait, while it waits.
+    pub(crate) waits: Option<Waits>,
+    /// Since when the request has waited for transactions of others, if it has.
+    pub(crate) waited_since: Cell<Option<Instant>>,
+}
+
+impl Incoming {
+    /// Returns since when the request has waited for a transaction of others; the first call starts
+    /// the wait.
+    pub(crate) fn waits_since(&self) -> Instant {
+        let since = self.waited_since.get().unwrap_or_else(Instant::now);
+        self.waited_since.set(Some(since));
+        since
+    }
+}
 
 /// How execution went.
 pub(crate) enum Outcome {
@@ -85,6 +111,13 @@ pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
         (ReplyHeader { call: header.call, cache_version: 0 }, Answer::Retry(Retry::Busy));
     connection.reply(reply, &answer);
     Verdict::of(&answer)
+}
+
+/// Work that waits.
+pub(crate) struct Task {
+    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
+    /// Whether the group must be written before the task starts.
+    pub(crate) after_write: bool,
 }
 
 /// Executes one request as a part of `group`. `way` is what a request that opens a session knows of
@@ -151,9 +184,9 @@ fn in_session(
     };
     unheard::heard(shared, session, header.unanswered);
     if !request.mutates()
-        && let Err(error) = shared.room.admits(request)
+        && let Err(fault) = shared.room.admits(request)
     {
-        return finish(shared, incoming, reply, Err(error.into()));
+        return finish(shared, incoming, reply, Err(fault));
     }
     if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
@@ -176,12 +209,12 @@ fn in_session(
             Ok(Seen::Echo) => {
                 return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Busy)));
             }
-            Err(spent) => return finish(shared, incoming, reply, Err(spent.into())),
+            Err(fault) => return finish(shared, incoming, reply, Err(fault)),
         }
     }
     // Race: directories that this group has moved are not in the list yet, and its writes are seen
     // already.
-    let unlisted = !header.stand.is_none() && !group.changes.facts.moved.is_empty();
+    let unlisted = !header.stand.is_none() && !group.after.events.is_empty();
     let current =
         if unlisted { Err(Unwritten.into()) } else { is_current(shared, header, request) };
     if let Err(fault) = current {
@@ -194,9 +227,8 @@ fn in_session(
     let heard = incoming.heard.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
-    let mut txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
-    let done = shared.room.admits(request).map_err(Fault::from);
-    let done = done.and_then(|()| ops::run(&mut txn, request));
+    let mut txn = txn.waited(incoming.waited_since.get());
+    let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
         Ok(_) | Err(Fault::Remote) if txn.is_remote() => {
@@ -210,12 +242,16 @@ fn in_session(
         // The refusal may rest on a presumption that is wrong.
         Err(Fault::Answer(_) | Fault::Retry(_)) if txn.presumes() => {
             let mut remote = txn.take_remote().expect("it presumes");
-            remote.unlearn_presumed(&shared.met);
+            shared.forget_presumed(&remote);
             remote.forget();
             Outcome::Elsewhere(remote)
         }
         Ok(done) if numbered => {
-            answer_change(txn, incoming, reply, session, done);
+            let mut answer = txn.take_scratch();
+            Answer::Done(done).encode(&mut answer);
+            connection.reply_encoded(reply, &answer);
+            keep_answer(&mut txn, header, session, &answer);
+            txn.commit_with_answer(session, header.seq, answer);
             Outcome::Answered(Verdict::Done)
         }
         Ok(done) => {
@@ -229,29 +265,6 @@ fn in_session(
             finish(shared, incoming, reply, Err(fault))
         }
     }
-}
-
-/// Answers a change, and commits it with its answer. Facts that a mount notes are sent once, and
-/// not stored: they are old when an answer is repeated.
-pub(crate) fn answer_change(
-    mut txn: Txn<'_>,
-    incoming: &Incoming,
-    reply: ReplyHeader,
-    session: &Arc<Session>,
-    done: Reply,
-) {
-    let Incoming { connection, header, .. } = incoming;
-    let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
-    let answer = Answer::Done(done);
-    answer.encode(&mut stored);
-    match answer {
-        Answer::Done(done) if !dirs.is_empty() => {
-            connection.reply(reply, &Answer::Noted(Noted { dirs, reply: done }));
-        }
-        _ => connection.reply_encoded(reply, &stored),
-    }
-    keep_answer(&mut txn, header, session, &stored);
-    txn.commit_with_answer(session, header.seq, stored);
 }
 
 /// Notes how a numbered request ended that had no effect.
@@ -380,7 +393,7 @@ fn between_servers(
             shared.births.hurry();
             Ok(Reply::Born(shared.births.born_of(txns)))
         }
-        Request::Count(count) => part::run(&mut txn, count).map(Reply::Counted),
+        Request::Count(count) => quota::count::part(&mut txn, count).map(Reply::Counted),
         Request::GiveRoom(give) => Ok(Reply::Gave(shared.quotas.give(give, shared.bugs))),
         Request::AskRoom(ask) => {
             let from = connection.peer().expect("it was looked at");
@@ -467,12 +480,19 @@ pub(crate) fn keep_answer(
     session: &Session,
     answer: &[u8],
 ) {
-    let slot = session::answer_slot(header.seq);
+    let slot = answer_slot(header.seq);
     let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
         txn.put_answer(key::answer(shard, session.id, slot), header.seq, answer);
     }
 }
+
+/// The slot in which the answer to a request is stored.
+pub(crate) fn answer_slot(seq: Seq) -> u16 {
+    u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
+}
+
+const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
 
 /// Whether the request may be executed at all.
 pub(crate) fn admit(
@@ -546,9 +566,73 @@ fn finish(
     let answer = match result {
         Ok(done) => Answer::Done(done),
         Err(Fault::Wait(wait)) => return Outcome::Waits(wait),
-        Err(fault) => fault.answer(shared),
+        Err(fault) => answer_of(shared, fault),
     };
     let verdict = Verdict::of(&answer);
     incoming.connection.reply(reply, &answer);
     Outcome::Answered(verdict)
+}
+
+/// The answer that a fault becomes.
+pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
+    match fault {
+        Fault::Answer(error) => Answer::Failed(error),
+        Fault::Retry(retry) => Answer::Retry(retry),
+        Fault::Refused(reason) => Answer::Refused(reason),
+        Fault::Wait(_) | Fault::Remote => Answer::Retry(Retry::Busy),
+        Fault::Halt(reason) => {
+            shared.halt(reason);
+            Answer::Halted
+        }
+    }
+}
+
+/// Ends a session whose lease has run out or whose token has expired. A session that was heard of
+/// since, or has renewed its token, goes on.
+pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
+    let lease = txn.shared.options.lease;
+    match txn.shared.session(session) {
+        Some(found) if found.begin_end_if_over(lease, txn.now) => {
+            let token_ended = found.has_expired(txn.now);
+            forget_session(txn, session)?;
+            let client = &found.client;
+            if token_ended {
+                tracing::warn!(%session, client, "session ended: its token has expired");
+            } else {
+                tracing::info!(%session, client, "session expired: nothing was heard of its client");
+            }
+            Counters::add(&txn.shared.counters.sessions_expired);
+            Ok(())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Forgets a session when no request is inside any more: its record and its stored answers. Its
+/// opens and its locks are released.
+pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
+    let shared = txn.shared;
+    // Another core may have been faster.
+    let Some(found) = shared.session(session) else { return Ok(()) };
+    if !found.begin_end() {
+        return Err(InUse(found).into());
+    }
+    for shard in (0..shared.config.shards).map(ShardId) {
+        txn.delete_prefix(&key::answers(shard, session))?;
+    }
+    txn.delete(key::session(session));
+    // The session's locks become free when it can neither come back nor, in a cluster, be opened
+    // again by its number.
+    txn.forgotten.push(session);
+    if shared.cluster.is_none() {
+        shared.sessions.lock().remove(&session);
+    }
+    found.end();
+    shared.backlog.discard(found.unnamed.lock().give_up_all());
+    let closed = shared.opens.end_session(session);
+    txn.reclaim.extend(closed);
+    if shared.opens.claimed(session) {
+        shared.backlog.sweep();
+    }
+    Ok(())
 }

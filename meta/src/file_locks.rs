@@ -9,8 +9,6 @@
 //! request keeps its place, and the latest connection under that number gets the answer. A number
 //! below what its session has settled is an echo.
 
-mod let_in;
-
 use std::time::Duration;
 
 use base::{
@@ -22,13 +20,7 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 use wire::{ClaimedLock, Distribution, Lock, LockFound, LockTest};
 
-use crate::{
-    changes::Facts,
-    follow::{Follower, Write},
-    observe::Histogram,
-};
-
-pub(crate) use let_in::{LetIn, Told};
+use crate::observe::Histogram;
 
 /// The locks of all cores.
 pub(crate) struct FileLocks {
@@ -67,14 +59,32 @@ pub(crate) struct Shown {
     pub(crate) waiting: Option<Duration>,
 }
 
-/// Tells requests that have their lock, when the group that let them in is written.
-pub(crate) struct Teller;
+/// How waiting ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The lock is granted.
+    Granted,
+    Cancelled,
+    /// Another request came under the same number, and waits in this one's place.
+    AskedAgain,
+}
 
-impl Follower for Teller {
-    fn answered(&mut self, facts: &mut Facts, write: Write) {
-        if !write.is_halted {
-            std::mem::take(&mut facts.let_in).tell();
+/// Requests that need not wait any more. They are told when the group that let them in is written.
+#[derive(Default)]
+pub(crate) struct LetIn(Vec<oneshot::Sender<Told>>);
+
+impl LetIn {
+    /// Tells all of these requests.
+    pub(crate) fn tell(self) {
+        for waiting in self.0 {
+            // The connection of the request may be gone.
+            let _ = waiting.send(Told::Granted);
         }
+    }
+
+    /// Adds the requests of `others`.
+    pub(crate) fn extend(&mut self, others: LetIn) {
+        self.0.extend(others.0);
     }
 }
 

@@ -9,7 +9,7 @@ use store::{Batch, Engine};
 use wire::Joined;
 
 use crate::{
-    cluster::member::Member,
+    cluster::Member,
     coordinator::roster::{Roster, no_map},
     record::{
         Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,

@@ -8,12 +8,9 @@
 //! one engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) →
 //! `txn`.
 
-mod assembly;
 mod background;
 mod block_store;
-mod brought;
 mod bugs;
-mod changes;
 mod cluster;
 mod compact;
 mod coordinator;
@@ -23,8 +20,6 @@ mod driver;
 pub mod dump;
 mod error;
 mod file_locks;
-mod follow;
-mod followers;
 mod format;
 mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -32,19 +27,16 @@ pub mod fuzz;
 mod gate;
 mod handoff;
 mod hot;
-mod incoming;
 mod invalidation;
 mod layouts;
 mod lock;
 mod log_limit;
 mod met;
-mod millis;
 mod observe;
 mod opens;
 mod ops;
 mod paths;
 mod peer;
-mod problem;
 mod quota;
 mod recent;
 mod reclaim;
@@ -54,7 +46,6 @@ mod room;
 mod serve;
 mod server;
 mod session;
-mod settings;
 mod step;
 mod sync;
 mod tails;
@@ -67,16 +58,15 @@ mod unnamed;
 mod unsynced;
 mod wait;
 
-pub use assembly::Server;
 pub use block_store::try_blocks;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
 pub use cluster::ClusterOptions;
 pub use core::Core;
+pub use error::{OpenError, Problem};
 #[cfg(feature = "bugs")]
 pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
-pub use problem::{OpenError, Problem};
 pub use room::FreeBytes;
-pub use server::{Durability, Limits, Offload, Process, ServerOptions, Space};
+pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};
 pub use unsynced::kept;

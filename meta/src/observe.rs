@@ -10,7 +10,6 @@
 
 mod core;
 mod count;
-mod kind;
 mod parked;
 mod phases;
 mod sketch;
@@ -27,11 +26,10 @@ use wire::Answer;
 pub(crate) use self::{
     core::{CoreCounts, Waiting, Written},
     count::{Count, Histogram},
-    kind::name_of,
     parked::Parked,
     phases::{Laps, Part},
     slow::Slow,
-    snapshot::{busy, load, named},
+    snapshot::{busy, load, name_of, named},
 };
 
 /// Bound on the tags of requests in the protocol, which tell the kinds apart.
@@ -77,7 +75,7 @@ impl Verdict {
     /// The verdict of an answer.
     pub(crate) fn of(answer: &Answer) -> Verdict {
         match answer {
-            Answer::Done(_) | Answer::Noted(_) => Verdict::Done,
+            Answer::Done(_) => Verdict::Done,
             Answer::Failed(error) => Verdict::Failed(*error),
             Answer::Retry(_) => Verdict::Retry,
             Answer::Halted => Verdict::Halted,

@@ -23,8 +23,6 @@ pub(crate) mod allowance;
 pub(crate) mod ask;
 pub(crate) mod count;
 mod ledger;
-pub(crate) mod ledgers;
-pub(crate) mod sums;
 
 use std::{
     ops::ControlFlow,

@@ -16,14 +16,10 @@
 //! waits until no group is inside, and only then removes what the session has; so nothing of it can
 //! come after its end. No core waits for that with a group of its own, so there is no deadlock.
 
-pub(crate) mod in_use;
-pub(crate) mod table;
-pub(crate) mod unheard;
-
 use std::{
     collections::VecDeque,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -35,10 +31,17 @@ use base::{
 };
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use wire::{DirRef, Token, TokenError};
+use wire::{DirRef, Token};
 
-use self::unheard::Unheard;
-use crate::{tokens::Share, unnamed::Unnamed};
+use crate::{
+    error::{Fault, Result},
+    server::Shared,
+    tokens::Share,
+    txn::halves,
+    unheard::Unheard,
+    unnamed::Unnamed,
+    wait::WaitNow,
+};
 
 /// A client's session at this server.
 pub(crate) struct Session {
@@ -86,6 +89,16 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// Groups hold requests of a session that is to end.
+#[derive(Debug)]
+pub(crate) struct InUse(pub(crate) Arc<Session>);
+
+impl WaitNow for InUse {
+    fn pass(&self, _shared: &Shared) {
+        self.0.wait_until_unused();
+    }
+}
+
 /// Rights shown by the latest Hello.
 #[derive(Clone)]
 pub(crate) struct Rights {
@@ -94,20 +107,6 @@ pub(crate) struct Rights {
     /// The directory that is the root of the session.
     pub(crate) root: DirRef,
 }
-
-/// The reason why a session may not do something.
-#[derive(Debug)]
-pub(crate) enum Unfit {
-    /// No client has shown a token since the server started.
-    Unknown,
-    Expired(TokenError),
-    Forbidden(FsError),
-}
-
-/// A session has used up the numbers that it may.
-#[derive(Debug, thiserror::Error)]
-#[error("more requests in flight than a session may have")]
-pub(crate) struct Spent;
 
 /// A session's standing as one request finds it: what it may do without further proof.
 #[derive(Debug, Clone, Copy)]
@@ -366,15 +365,15 @@ impl Session {
         acts_as: Option<&Cred>,
         mutates: bool,
         now: Time,
-    ) -> Result<Standing, Unfit> {
+    ) -> Result<Standing> {
         let state = self.state.lock();
-        let rights = state.rights.as_ref().ok_or(Unfit::Unknown)?;
+        let rights = state.rights.as_ref().ok_or(Fault::Retry(wire::Retry::NoSession))?;
         if rights.token.expired(now) {
-            return Err(Unfit::Expired(TokenError::Expired));
+            return Err(Fault::Refused(wire::TokenError::Expired.to_string()));
         }
-        acts_as.map_or(Ok(()), |cred| rights.token.may_act_as(cred)).map_err(Unfit::Forbidden)?;
+        acts_as.map_or(Ok(()), |cred| rights.token.may_act_as(cred))?;
         if mutates && rights.token.read_only {
-            return Err(Unfit::Forbidden(FsError::ReadOnly));
+            return Err(FsError::ReadOnly.into());
         }
         Ok(Standing::of(rights))
     }
@@ -415,7 +414,7 @@ impl Session {
     }
 
     /// Notes that request `seq` is about to be executed, unless it was before.
-    pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen, Spent> {
+    pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen> {
         let mut state = self.state.lock();
         state.answers.forget_before(unanswered.0.min(seq.0));
         state.answers.begin(seq.0)
@@ -527,11 +526,12 @@ impl Answers {
         self.slots.get_mut(index)
     }
 
-    fn begin(&mut self, seq: u64) -> Result<Seen, Spent> {
+    fn begin(&mut self, seq: u64) -> Result<Seen> {
         if seq < self.first {
             return Ok(Seen::Echo);
         }
-        let slot = self.slot(seq).ok_or(Spent)?;
+        let too_far = "more requests in flight than a session may have";
+        let slot = self.slot(seq).ok_or_else(|| Fault::Refused(too_far.to_owned()))?;
         Ok(match slot {
             Slot::Unseen => {
                 *slot = Slot::Executing;
@@ -541,19 +541,6 @@ impl Answers {
             Slot::Answered(answer) => Seen::Answered(answer.clone()),
         })
     }
-}
-
-/// The slot in which the answer to a request is stored.
-pub(crate) fn answer_slot(seq: Seq) -> u16 {
-    u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
-}
-
-const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
-
-/// A 128-bit number as parts of a ticket.
-pub(crate) fn halves(value: u128) -> [u64; 2] {
-    let low = u64::try_from(value & u128::from(u64::MAX)).expect("masked");
-    [u64::try_from(value >> 64).expect("64 bits are left"), low]
 }
 
 #[cfg(test)]
@@ -600,7 +587,7 @@ mod tests {
     async fn a_session_keeps_to_its_window() {
         let session = session();
         let beyond = Seq(REQUESTS_IN_FLIGHT_MAX + 1);
-        assert!(matches!(session.begin(beyond, Seq(1)), Err(Spent)));
+        assert!(matches!(session.begin(beyond, Seq(1)), Err(Fault::Refused(_))));
         assert!(matches!(begin(&session, beyond.0, 2), Seen::New));
     }
 

@@ -20,7 +20,6 @@
 
 pub(crate) mod births;
 pub(crate) mod doubt;
-pub(crate) mod ends;
 pub(crate) mod locks;
 pub(crate) mod outcome;
 pub(crate) mod participant;
@@ -31,17 +30,12 @@ pub(crate) mod run;
 mod tell;
 pub(crate) mod way;
 
-use std::time::Duration;
-
 use base::{Decode, DecodeError, Encode, HashSet, Reader, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use wire::{PeerWrite, TxnId};
 
 use crate::record::Record;
-
-/// Time after which an initiator, which tells the outcome by itself, is asked.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 
 codec! {
     /// The part of a transaction that is prepared here.

@@ -28,13 +28,13 @@ pub(crate) use expiry::run;
 use crate::{
     error::{Fault, Result},
     lock,
-    ops::mkdir,
-    paths::{Steps, Up},
+    ops::{mkdir, rename, rmdir},
+    paths::Up,
     record::{
         Content, EntryRecord, InTrash, Inode, Policy, Trash, TrashSetting, Usage, XattrSet,
         key::Part, system::Origin,
     },
-    txn::{Caller, Dir, Located, Place, Txn, birthplace, removal},
+    txn::{Caller, Dir, Located, Place, Steps, Txn},
 };
 
 /// Name of the trash in the root directory, which does not list it.
@@ -95,7 +95,7 @@ pub(crate) fn directory(
         return likeness(txn, dir, name, child, others);
     }
     let keeps = txn.settings().trash.0.is_some_and(|trash| trash.days > 0);
-    if !keeps || birthplace::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
+    if !keeps || rename::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
         return Ok(false);
     }
     txn.alone()?;
@@ -108,9 +108,9 @@ pub(crate) fn directory(
     child.content.quota = hour.content.quota;
     child.content.times.ctime = txn.now;
     txn.delete_entry(dir, name);
-    birthplace::note_move(txn, child, &hour, &called)?;
+    rename::note_move(txn, child, &hour, &called)?;
     txn.put_everywhere(child)?;
-    txn.facts.moved.push(child.id);
+    txn.events.push(child.id);
     txn.put_subdir(&mut hour, &called, child);
     Ok(true)
 }
@@ -148,7 +148,7 @@ fn likeness(
         txn.put(key, &spilled);
     }
     txn.charge_freely(kept.content.quota, Usage::of(1, 0));
-    removal::remove(txn, child, others)?;
+    rmdir::remove(txn, child, others)?;
     txn.delete_entry(dir, name);
     txn.put_subdir(&mut hour, &called, &kept);
     Ok(true)

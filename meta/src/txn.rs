@@ -7,15 +7,12 @@
 //!
 //! Invariant: an operation has locked everything that it changes, and read it after that.
 
-pub(crate) mod birthplace;
 mod dirs;
 mod files;
 mod find;
 mod group;
 mod quota;
 pub(crate) mod remote;
-pub(crate) mod removal;
-pub(crate) mod sessions;
 mod shares;
 mod within;
 mod xattrs;
@@ -26,25 +23,23 @@ use std::{
     sync::Arc,
 };
 
-use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
+use base::{BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 use wire::{Retry, TxnId};
 
-pub(crate) use crate::record::located::{Located, Place};
-pub(crate) use dirs::{Dir, show_inode};
-pub(crate) use files::Node;
+pub(crate) use dirs::{Dir, Steps, show_inode};
+pub(crate) use files::{Located, Node, Place};
 pub(crate) use group::{Group, Promise, Unwritten};
 pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 
 use crate::{
-    brought::Brought,
     bugs::Bug,
-    changes::{Facts, Found},
     coordinator::ways::Ways,
     error::{Fault, Result},
+    file_locks::LetIn,
     lock::{self, LockId},
     quota::allowance::Heard,
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
@@ -52,7 +47,7 @@ use crate::{
     session::{Session, Standing},
     transact::locks::{Doubt, Want},
 };
-use group::Alone;
+use group::{Alone, Found};
 
 /// The user, session and rights that a transaction acts for.
 #[derive(Clone, Copy)]
@@ -89,10 +84,19 @@ pub(crate) struct Txn<'a> {
     pub(crate) now: Time,
     group: &'a mut Group,
     charges: quota::Charges<'a>,
-    /// Facts that the operation states besides records.
-    pub(crate) facts: Facts,
+    /// Directories that were moved or changed permissions: clients are told when the group is
+    /// written.
+    pub(crate) events: Vec<DirId>,
+    /// Inodes to look at when the group is written: orphans nobody has open, contents without an
+    /// inode.
+    pub(crate) reclaim: Vec<Ino>,
+    /// Notes of blocks that the operation names and that may not be stable.
+    pub(crate) unsynced: Vec<Key>,
     /// Blocks of the session that the operation names.
     pub(crate) named: Vec<BlockId>,
+    /// Requests that waited for a file lock which is free now: they are told when the group is
+    /// written.
+    pub(crate) let_in: LetIn,
     /// The records known of other servers; `None` until any are needed.
     remote: RefCell<Option<Box<Remote>>>,
     /// The transaction over several servers that this is a part of: its own prepared keys are not
@@ -100,16 +104,18 @@ pub(crate) struct Txn<'a> {
     own: Option<TxnId>,
     /// The shard that the request is addressed to: it says which partition of a directory is meant.
     asked: Option<ShardId>,
+    /// Sessions that end with this transaction.
+    pub(crate) forgotten: Vec<SessionId>,
+    /// Prepared transactions that this one ends.
+    pub(crate) ended: Vec<TxnId>,
     /// Whether inodes of other servers are read from here, instead of sending the request there.
     follows: bool,
+    /// The settings of the file system, if the operation changes them.
+    settings: Option<Settings>,
     /// Since when the request has waited for transactions of others.
     waited_since: Option<Instant>,
-    /// State of the blocks that the request brings.
-    pub(crate) brought: Brought,
     /// A prepared transaction that stands on a record which this one has written.
     conflict: Cell<Option<Doubt>>,
-    /// Directories as the operation leaves them, for a mount, see [`wire::Noted`].
-    dirs: Vec<Attr>,
 }
 
 impl<'a> Txn<'a> {
@@ -120,6 +126,8 @@ impl<'a> Txn<'a> {
         now: Time,
     ) -> Self {
         group.begin();
+        let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
+        let let_in = LetIn::default();
         let charges = quota::Charges::new(&shared.quotas);
         Txn {
             shared,
@@ -127,16 +135,20 @@ impl<'a> Txn<'a> {
             now,
             group,
             charges,
-            facts: Facts::default(),
+            events,
+            reclaim,
+            unsynced,
             named: Vec::new(),
+            let_in,
             remote: RefCell::new(None),
             own: None,
             asked: None,
+            ended: Vec::new(),
+            forgotten: Vec::new(),
             follows: false,
+            settings: None,
             waited_since: None,
-            brought: Brought::default(),
             conflict: Cell::new(None),
-            dirs: Vec::new(),
         }
     }
 
@@ -157,12 +169,6 @@ impl<'a> Txn<'a> {
     /// Notes since when the request has waited for transactions of others.
     pub(crate) fn waited(mut self, since: Option<Instant>) -> Self {
         self.waited_since = since;
-        self
-    }
-
-    /// Notes the state of the blocks that the request brings.
-    pub(crate) fn brings(mut self, brought: Brought) -> Self {
-        self.brought = brought;
         self
     }
 
@@ -460,21 +466,26 @@ impl<'a> Txn<'a> {
 
     /// Joins the group. A transaction that is dropped without this has no effect.
     pub(crate) fn commit(self) -> &'a mut Group {
-        let mut facts = self.facts;
-        let told = !facts.moved.is_empty() && self.shared.cluster.is_none();
+        let told = !self.events.is_empty() && self.shared.cluster.is_none();
         debug_assert!(!told || self.group.is_alone || !self.shared.gate.is_shared());
         self.group.commit();
-        facts.roots |= self.charges.changes_roots();
+        self.group.after.roots |= self.charges.changes_roots();
         let lost = self.own.is_some() && self.shared.bugs.has(Bug::ChargeLost);
         let charged = self.charges.keep().filter(|_| !lost);
-        let changes = &mut self.group.changes;
-        changes.charge(charged);
-        facts.left.retain(|ino| self.shared.owns(ino.shard()));
-        changes.facts.add(facts);
+        self.group.charge(charged);
+        self.group.after.events.extend(self.events);
+        let shared = self.shared;
+        let here = |ino: &Ino| shared.owns(ino.shard());
+        self.group.after.reclaim.extend(self.reclaim.into_iter().filter(here));
+        self.group.after.unsynced.extend(self.unsynced);
         if let (Some(session), false) = (self.caller.session, self.named.is_empty()) {
             let mut unnamed = session.unnamed.lock();
             self.named.into_iter().for_each(|block| unnamed.name(block));
         }
+        self.group.after.ended.extend(self.ended);
+        self.group.after.settings = self.settings.or(self.group.after.settings);
+        self.group.after.forgotten.extend(self.forgotten);
+        self.group.after.let_in.extend(self.let_in);
         self.group
     }
 
@@ -497,8 +508,7 @@ impl<'a> Txn<'a> {
 
     /// The settings of the file system, as they are when the group is written.
     pub(crate) fn settings(&self) -> Settings {
-        let written = self.facts.settings.or(self.group.changes.facts.settings);
-        written.unwrap_or_else(|| self.shared.settings())
+        self.settings.or(self.group.after.settings).unwrap_or_else(|| self.shared.settings())
     }
 
     /// Changes the settings. In a cluster the coordinator does it; the others get them with their
@@ -506,7 +516,7 @@ impl<'a> Txn<'a> {
     pub(crate) fn set_settings(&mut self, settings: Settings) -> Result<()> {
         self.is_coordinators()?;
         self.put(key::settings(), &settings);
-        self.facts.settings = Some(settings);
+        self.settings = Some(settings);
         Ok(())
     }
 
@@ -622,7 +632,7 @@ impl<'a> Txn<'a> {
 
     /// Whether the group, without the operation, has changed anything in a range of keys.
     pub(crate) fn has_unwritten(&self, from: &[u8], to: &[u8]) -> bool {
-        self.group.changes.are_in(from, to)
+        self.group.changes_in(from, to)
     }
 
     /// Visits stored keys in a range. The operation must not have written anything yet. If the
@@ -657,7 +667,7 @@ impl<'a> Txn<'a> {
         want: Want,
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
-        if self.group.changes.are_in(from, to) {
+        if self.group.changes_in(from, to) {
             return Err(Unwritten.into());
         }
         if self.shared.prepared.any()
@@ -699,11 +709,7 @@ impl<'a> Txn<'a> {
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
         let shared = self.shared;
         debug_assert!(shared.owns(shard), "only the server of a shard gives out its numbers");
-        let store = |batch| {
-            shared.engine.write(batch)?;
-            shared.make_stable().map_err(Fault::Halt)
-        };
-        let draw = || shared.inos.next(shard, store);
+        let draw = || shared.inos.next(shard, shared);
         match self.remote.get_mut() {
             Some(remote) => remote.ino(draw),
             None => draw(),
@@ -720,16 +726,6 @@ impl<'a> Txn<'a> {
     /// Whether the server, and not the client's kernel, checks permissions for this caller.
     pub(crate) fn checks(&self) -> bool {
         self.caller.standing.checks
-    }
-
-    /// Whether the caller notes what answers tell besides: a mount does.
-    fn takes_notes(&self) -> bool {
-        self.caller.session.is_some() && !self.checks()
-    }
-
-    /// Takes the directories that the answer tells a mount besides.
-    pub(crate) fn take_noted(&mut self) -> Vec<Attr> {
-        std::mem::take(&mut self.dirs)
     }
 
     /// Whether a file that the caller writes loses its set-id bits. Where the kernel checks, the
@@ -755,4 +751,10 @@ impl<'a> Txn<'a> {
             _ => Ok(()),
         }
     }
+}
+
+/// A 128-bit number as parts of a ticket.
+pub(crate) fn halves(value: u128) -> [u64; 2] {
+    let low = u64::try_from(value & u128::from(u64::MAX)).expect("masked");
+    [u64::try_from(value >> 64).expect("64 bits are left"), low]
 }

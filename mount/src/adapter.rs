@@ -22,10 +22,9 @@ use std::{
 use base::{Attr, HashMap, HashSet, acl::with_umask};
 use client::{FileSystem, Handle};
 use fuse::{
-    Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatFs, StatxExtra,
-    Unique,
+    Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatxExtra, Unique,
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
 use wire::DirRef;
 
 use crate::{
@@ -47,15 +46,6 @@ pub(crate) struct Manners {
     pub(crate) synchronous: Synchronous,
 }
 
-/// Space and inodes as they were when they were asked for.
-#[derive(Clone, Copy)]
-struct Space {
-    told: StatFs,
-    asked: Instant,
-    /// Counts of what was changed and sent through this mount until then.
-    own: (u64, u64),
-}
-
 /// One mount.
 pub(crate) struct Adapter<S> {
     fs: S,
@@ -73,10 +63,6 @@ pub(crate) struct Adapter<S> {
     counts: Counts,
     /// Facts of the root that the server told last, for its quota.
     root_info: RefCell<Vec<(String, String)>>,
-    /// Counts when written data may have been sent.
-    sends: Cell<u64>,
-    /// The last answer to STATFS.
-    space: Cell<Option<Space>>,
     notifier: Notifier,
 }
 
@@ -98,8 +84,6 @@ impl<S: FileSystem> Adapter<S> {
             changes: Cell::new(0),
             counts: Counts::new(),
             root_info: RefCell::default(),
-            sends: Cell::new(0),
-            space: Cell::new(None),
             notifier,
         }
     }
@@ -203,29 +187,6 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    /// Sees a change of names in directories through, and keeps what its answer tells of them, for
-    /// the kernel's next question.
-    async fn change<T, const N: usize>(
-        &self,
-        dirs: [NodeId; N],
-        change: impl Future<Output = client::Result<T>>,
-    ) -> client::Result<T> {
-        let asked = Instant::now();
-        let begun = dirs.map(|dir| {
-            let mut nodes = self.nodes.borrow_mut();
-            // An answer that nobody waited for may have left something.
-            self.fs.changed_dir(nodes.ino(dir));
-            nodes.begin_change(dir)
-        });
-        let done = change.await;
-        for change in &begun {
-            let mut nodes = self.nodes.borrow_mut();
-            let left = self.fs.changed_dir(nodes.ino(change.dir));
-            nodes.end_change(change, left.filter(|_| done.is_ok()), asked);
-        }
-        done
-    }
-
     /// Something may have been changed through this mount: what was read before is old.
     fn changed(&self, outcome: Outcome) -> Outcome {
         self.changes.set(self.changes.get() + 1);
@@ -273,15 +234,15 @@ impl<S: FileSystem> Adapter<S> {
                 self.nodes.borrow_mut().has_no_capability(entry.node);
                 reply.created(&entry, fuse::Handle(handle.0), OpenFlags::empty());
             }
-            Ok(Answer::Attr(node, attr, age)) => {
-                self.tell(node, &attr, age);
-                reply.attr(&convert::attr(&attr), ttl.saturating_sub(age));
+            Ok(Answer::Attr(node, attr)) => {
+                self.tell(node, &attr);
+                reply.attr(&convert::attr(&attr), ttl);
             }
-            Ok(Answer::Statx(node, attr, age)) => {
-                self.tell(node, &attr, age);
+            Ok(Answer::Statx(node, attr)) => {
+                self.tell(node, &attr);
                 let birth =
                     StatxExtra { btime: Some(convert::time(attr.btime)), ..StatxExtra::default() };
-                reply.statx(&convert::attr(&attr), &birth, ttl.saturating_sub(age));
+                reply.statx(&convert::attr(&attr), &birth, ttl);
             }
             Ok(Answer::Data(data)) => reply.data(&data),
             Ok(Answer::Size(size)) => reply.xattr_size(size),
@@ -302,8 +263,8 @@ impl<S: FileSystem> Adapter<S> {
             Ok(Answer::Dir(page)) => reply.dir(&page),
             Ok(Answer::DirPlus(page, found)) => {
                 let mut nodes = self.nodes.borrow_mut();
-                for Found { at, attr, age } in found {
-                    nodes.found(at, &attr, age);
+                for Found { at, attr } in found {
+                    nodes.found(at, &attr);
                 }
                 drop(nodes);
                 reply.dir_plus(&page);
@@ -358,8 +319,8 @@ impl<S: FileSystem> Adapter<S> {
 
     /// An entry as it is sent now: counts a look-up.
     fn entry(&self, found: Found) -> fuse::Entry {
-        let node = self.nodes.borrow_mut().found(found.at, &found.attr, found.age);
-        self.entry_of(node, &found.attr, found.age)
+        let node = self.nodes.borrow_mut().found(found.at, &found.attr);
+        self.entry_of(node, &found.attr, Duration::ZERO)
     }
 
     /// An entry whose attributes are of some time ago.
@@ -373,7 +334,7 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    fn tell(&self, node: NodeId, attr: &Attr, age: Duration) {
-        self.nodes.borrow_mut().told(node, attr, age);
+    fn tell(&self, node: NodeId, attr: &Attr) {
+        self.nodes.borrow_mut().told(node, attr);
     }
 }

@@ -4,8 +4,6 @@
 //! up the request, so whatever an answer gives to the kernel (look-ups, handles) is only counted as
 //! given when it is sent, and is taken back when it is not.
 
-use std::time::Duration;
-
 use base::Attr;
 use bytes::Bytes;
 use client::Handle;
@@ -25,10 +23,10 @@ pub(crate) enum Answer {
     Entry(Found),
     /// A new file, open.
     Created(Found, Handle),
-    /// Attributes of a known node, and their age.
-    Attr(NodeId, Attr, Duration),
-    /// Attributes with the time of birth, and their age.
-    Statx(NodeId, Attr, Duration),
+    /// Attributes of a known node.
+    Attr(NodeId, Attr),
+    /// Attributes with the time of birth.
+    Statx(NodeId, Attr),
     /// Contents, the target of a link, extended attributes.
     Data(Bytes),
     /// The size that `Data` would have.
@@ -57,6 +55,4 @@ pub(crate) enum Answer {
 pub(crate) struct Found {
     pub(crate) at: NodeRef,
     pub(crate) attr: Attr,
-    /// Age of the attributes.
-    pub(crate) age: Duration,
 }

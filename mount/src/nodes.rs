@@ -9,26 +9,18 @@
 //! and the root always. The look-ups of an entry are counted where the entry is sent, and nowhere
 //! else.
 //!
-//! The kernel drops the attributes of a directory after each change of a name there, and asks for
-//! them when it walks through the directory next. Where the answer to the change told them, they
-//! are kept here for that question ([`Nodes::take_left`]).
-//!
-//! Invariant: attributes that are kept so are no older than all that was told of the directory, and
-//! have every change of it that was answered through this mount.
-//!
 //! A file is named by (directory, name, inode number). The name is the one under which this mount
 //! met the file last: a look-up, a new link and a rename bring it up to date. Where another client
 //! renames or removes it, the file system finds the file by its number, or answers ESTALE; the
 //! kernel then looks up the path again.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use base::{
     Attr, EntryName, HashMap, Ino, Time,
-    attr::{MODE_ACL, MODE_XATTRS, without_set_id},
+    attr::{MODE_ACL, without_set_id},
 };
 use fuse::{Errno, NodeId};
-use tokio::time::Instant;
 use wire::{DirRef, FileRef, NodeRef};
 
 use crate::convert::Failed;
@@ -70,10 +62,8 @@ impl Forgotten {
 struct Node {
     at: NodeRef,
     lookups: u64,
-    /// The attributes that the kernel was told last, and of when they are; `None` once it was told
-    /// that they are outdated.
+    /// The attributes that the kernel was told last.
     told: Attr,
-    told_at: Option<Instant>,
     /// The kernel may still believe `told`; not so after a write, which it knows to have changed
     /// them.
     believed: bool,
@@ -87,21 +77,6 @@ struct Node {
     gone: bool,
     /// The file's `ctime` at which it had no `security.capability`.
     without_capability: Option<Time>,
-    /// Whether this mount has set an extended attribute. Attributes from before that may be told
-    /// after it.
-    given_xattr: bool,
-    /// Counts what was told of a directory, and the beginnings and ends of its changes through this
-    /// mount.
-    turn: u64,
-    /// The directory as a change of a name in it left it, and when that change began.
-    left: Option<(Attr, Instant)>,
-}
-
-/// A change of a name in a directory, under way.
-#[derive(Debug)]
-pub(crate) struct Change {
-    pub(crate) dir: NodeId,
-    turn: u64,
 }
 
 /// Contents as far as attributes tell them apart.
@@ -119,18 +94,8 @@ impl Version {
 }
 
 impl Node {
-    fn tell(&mut self, attr: &Attr, age: Duration) {
+    fn tell(&mut self, attr: &Attr) {
         (self.told, self.believed, self.end) = (*attr, true, attr.size);
-        let now = Instant::now();
-        self.told_at = now.checked_sub(age);
-        self.next_turn();
-    }
-
-    /// Drops attributes that are kept of a directory, and those that a change under way would
-    /// leave.
-    fn next_turn(&mut self) {
-        self.turn += 1;
-        self.left = None;
     }
 }
 
@@ -150,7 +115,7 @@ impl Nodes {
     pub(crate) fn new(root: DirRef, attr: Attr) -> Nodes {
         let mut nodes =
             Nodes { root: root.ino, table: HashMap::default(), forgotten: Forgotten::default() };
-        nodes.found(NodeRef::Dir(root), &attr, Duration::ZERO);
+        nodes.found(NodeRef::Dir(root), &attr);
         nodes
     }
 
@@ -206,36 +171,32 @@ impl Nodes {
         }
     }
 
-    /// An entry is being sent to the kernel, with attributes of this age: counts one look-up.
-    pub(crate) fn found(&mut self, at: NodeRef, attr: &Attr, age: Duration) -> NodeId {
+    /// An entry is being sent to the kernel: counts one look-up.
+    pub(crate) fn found(&mut self, at: NodeRef, attr: &Attr) -> NodeId {
         let id = self.id(attr.ino);
         self.forgotten.nodes.remove(&id.0);
         let node = self.table.entry(id.0).or_insert_with(|| Node {
             at: at.clone(),
             lookups: 0,
             told: *attr,
-            told_at: None,
             believed: true,
             end: attr.size,
             sent_back: 0,
             filled: None,
             gone: false,
             without_capability: None,
-            given_xattr: false,
-            turn: 0,
-            left: None,
         });
         node.at = at;
         node.lookups += 1;
         node.gone = false;
-        node.tell(attr, age);
+        node.tell(attr);
         id
     }
 
-    /// Attributes of this age are being sent to the kernel.
-    pub(crate) fn told(&mut self, id: NodeId, attr: &Attr, age: Duration) {
+    /// Attributes are being sent to the kernel.
+    pub(crate) fn told(&mut self, id: NodeId, attr: &Attr) {
         if let Some(node) = self.table.get_mut(&id.0) {
-            node.tell(attr, age);
+            node.tell(attr);
         }
     }
 
@@ -243,7 +204,6 @@ impl Nodes {
     pub(crate) fn disbelieved(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.believed = false;
-            node.told_at = None;
         }
     }
 
@@ -269,8 +229,6 @@ impl Nodes {
         let Some(node) = self.table.get_mut(&id.0) else {
             return Cached { keep_pages: false, outdated: false, wrong_end: false };
         };
-        // An open, and a lock, see what others have set before.
-        node.told.mode |= attr.mode & MODE_XATTRS;
         let now = Version::of(attr);
         let keep_pages = node.filled == Some(now);
         node.filled = Some(now);
@@ -308,45 +266,7 @@ impl Nodes {
             node.told = last.unwrap_or(Attr { nlink: 0, ..node.told });
             node.believed = false;
             node.gone = true;
-            node.next_turn();
         }
-    }
-
-    /// A name in a directory is about to be changed.
-    pub(crate) fn begin_change(&mut self, dir: NodeId) -> Change {
-        let turn = self.table.get_mut(&dir.0).map_or(0, |node| {
-            node.next_turn();
-            node.turn
-        });
-        Change { dir, turn }
-    }
-
-    /// A change that began at `asked` has ended, and its answer told what it left.
-    ///
-    /// Race: where something was told of the directory meanwhile, or another change began or ended,
-    /// the answer may be older than that. Nothing is kept then, and the kernel's question goes to
-    /// the file system.
-    pub(crate) fn end_change(&mut self, change: &Change, left: Option<Attr>, asked: Instant) {
-        let Some(node) = self.table.get_mut(&change.dir.0) else { return };
-        let alone = node.turn == change.turn;
-        node.next_turn();
-        node.left = left.filter(|_| alone && !node.gone).map(|attr| (attr, asked));
-    }
-
-    /// A directory changes otherwise than by a name in it, or has changed: its attributes, its own
-    /// name, its access time.
-    pub(crate) fn alters(&mut self, id: NodeId) {
-        if let Some(node) = self.table.get_mut(&id.0) {
-            node.next_turn();
-        }
-    }
-
-    /// Takes what the last change of a name left of a directory, and its age, if that is below
-    /// `age_max`. It is given once: a kernel that asks again has a reason.
-    pub(crate) fn take_left(&mut self, id: NodeId, age_max: Duration) -> Option<(Attr, Duration)> {
-        let (attr, asked) = self.table.get_mut(&id.0)?.left.take()?;
-        let age = asked.elapsed();
-        (age < age_max).then_some((attr, age))
     }
 
     /// The last attributes of an inode that has gone, for those who still have it open or work in
@@ -363,22 +283,11 @@ impl Nodes {
         }
     }
 
-    /// Notes that the inode is being given an attribute, which may be a capability.
-    pub(crate) fn gives_xattr(&mut self, id: NodeId) {
+    /// Notes that the inode was given an attribute that may be a capability.
+    pub(crate) fn may_have_capability(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.without_capability = None;
-            node.given_xattr = true;
         }
-    }
-
-    /// Whether the inode has no extended attributes but ACLs by what the kernel was told last, if
-    /// that is younger than `age_max`. Directories do not tell.
-    pub(crate) fn lacks_xattrs(&self, id: NodeId, age_max: Duration) -> bool {
-        self.table.get(&id.0).is_some_and(|node| {
-            let tells = matches!(node.at, NodeRef::File(_)) && !node.given_xattr;
-            let young = node.told_at.is_some_and(|at| at.elapsed() < age_max);
-            tells && young && node.told.mode & MODE_XATTRS == 0
-        })
     }
 
     /// Whether the inode is known to have no `security.capability`, as far as its attributes are
@@ -424,8 +333,6 @@ mod tests {
     use super::*;
     use base::{DirId, FileKind};
 
-    const NOW: Duration = Duration::ZERO;
-
     fn attr(ino: u64, kind: FileKind) -> Attr {
         Attr { mode: 0o755, ..Attr::blank(Ino(ino), kind) }
     }
@@ -462,8 +369,8 @@ mod tests {
     fn a_node_lives_until_every_look_up_is_forgotten_and_the_root_for_ever() {
         let mut nodes = nodes(1);
         let seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen, NOW);
-        assert_eq!(nodes.found(file(5, "a"), &seen, NOW), id);
+        let id = nodes.found(file(5, "a"), &seen);
+        assert_eq!(nodes.found(file(5, "a"), &seen), id);
         nodes.forget(id, 1);
         assert!(nodes.get(id).is_ok());
         nodes.forget(id, 1);
@@ -475,18 +382,18 @@ mod tests {
     #[test]
     fn what_the_kernel_forgets_is_remembered_for_a_while_unless_it_was_removed() {
         let mut nodes = nodes(1);
-        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File), NOW);
+        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File));
         nodes.forget(id, 1);
         assert_eq!(nodes.remembered(id), Some(file(5, "a")));
-        let again = nodes.found(file(5, "b"), &attr(5, FileKind::File), NOW);
+        let again = nodes.found(file(5, "b"), &attr(5, FileKind::File));
         nodes.forget(again, 1);
         assert_eq!(nodes.remembered(id), Some(file(5, "b")));
         for ino in 0..FORGOTTEN_MAX as u64 {
-            let id = nodes.found(file(100 + ino, "x"), &attr(100 + ino, FileKind::File), NOW);
+            let id = nodes.found(file(100 + ino, "x"), &attr(100 + ino, FileKind::File));
             nodes.forget(id, 1);
         }
         assert_eq!(nodes.remembered(id), None, "the oldest is dropped");
-        let id = nodes.found(file(6, "c"), &attr(6, FileKind::File), NOW);
+        let id = nodes.found(file(6, "c"), &attr(6, FileKind::File));
         nodes.removed(Ino(6), None);
         nodes.forget(id, 1);
         assert_eq!(nodes.remembered(id), None);
@@ -496,8 +403,8 @@ mod tests {
     #[test]
     fn the_name_of_a_file_is_where_it_was_met_last() {
         let mut nodes = nodes(1);
-        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File), NOW);
-        nodes.found(file(5, "b"), &attr(5, FileKind::File), NOW);
+        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File));
+        nodes.found(file(5, "b"), &attr(5, FileKind::File));
         assert_eq!(nodes.get(id), Ok(file(5, "b")));
         nodes.stands_at(Ino(5), &dir(7), &name("c"));
         assert_eq!(nodes.get(id), Ok(file(5, "c")));
@@ -509,7 +416,7 @@ mod tests {
     fn pages_are_kept_only_from_an_open_of_the_same_contents() {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen, NOW);
+        let id = nodes.found(file(5, "a"), &seen);
         let opened = |nodes: &mut Nodes, seen: &Attr| {
             let cached = nodes.opened(id, seen);
             (cached.keep_pages, cached.outdated)
@@ -518,7 +425,7 @@ mod tests {
         assert_eq!(opened(&mut nodes, &seen), (true, false));
         seen.ctime.nsec += 1;
         assert_eq!(opened(&mut nodes, &seen), (false, true));
-        nodes.told(id, &seen, NOW);
+        nodes.told(id, &seen);
         assert_eq!(opened(&mut nodes, &seen), (true, false));
         seen.size += 1;
         nodes.disbelieved(id);
@@ -529,7 +436,7 @@ mod tests {
     fn the_end_that_the_kernel_knows_is_what_it_was_told_or_wrote_itself() {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen, NOW);
+        let id = nodes.found(file(5, "a"), &seen);
         seen.size = 10;
         assert!(nodes.opened(id, &seen).wrong_end);
         nodes.written(id, 4);
@@ -538,7 +445,7 @@ mod tests {
         nodes.written(id, 4);
         assert!(!nodes.opened(id, &seen).wrong_end);
         seen.size = 3;
-        nodes.told(id, &seen, NOW);
+        nodes.told(id, &seen);
         assert!(!nodes.opened(id, &seen).wrong_end);
     }
 
@@ -546,7 +453,7 @@ mod tests {
     fn a_process_is_sent_back_once_and_another_too() {
         let mut nodes = nodes(1);
         let seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen, NOW);
+        let id = nodes.found(file(5, "a"), &seen);
         assert!(nodes.sends_back(id, 77));
         assert!(!nodes.sends_back(id, 77));
         assert!(nodes.sends_back(id, 77));
@@ -561,126 +468,19 @@ mod tests {
     fn a_capability_is_asked_for_again_once_the_inode_has_changed() {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen, NOW);
+        let id = nodes.found(file(5, "a"), &seen);
         assert!(!nodes.lacks_capability(id));
         nodes.has_no_capability(id);
         assert!(nodes.lacks_capability(id));
         seen.ctime.nsec += 1;
-        nodes.told(id, &seen, NOW);
+        nodes.told(id, &seen);
         assert!(!nodes.lacks_capability(id));
-    }
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// A directory with this many entries.
-    fn with_entries(size: u64) -> Attr {
-        Attr { size, ..attr(7, FileKind::Directory) }
-    }
-
-    /// Ends a change whose answer told a directory with this many entries.
-    fn ends(nodes: &mut Nodes, change: &Change, entries: u64) {
-        nodes.end_change(change, Some(with_entries(entries)), Instant::now());
-    }
-
-    fn left(nodes: &mut Nodes) -> Option<u64> {
-        nodes.take_left(NodeId::ROOT, SECOND).map(|(attr, _)| attr.size)
-    }
-
-    #[test]
-    fn what_a_change_left_of_a_directory_is_given_once_and_while_it_is_new() {
-        let mut nodes = nodes(7);
-        let change = nodes.begin_change(NodeId::ROOT);
-        assert_eq!(left(&mut nodes), None);
-        ends(&mut nodes, &change, 1);
-        assert_eq!(left(&mut nodes), Some(1));
-        assert_eq!(left(&mut nodes), None, "who asks again wants to know");
-        let change = nodes.begin_change(NodeId::ROOT);
-        ends(&mut nodes, &change, 2);
-        assert_eq!(nodes.take_left(NodeId::ROOT, Duration::ZERO), None);
-        let change = nodes.begin_change(NodeId::ROOT);
-        let asked = Instant::now().checked_sub(2 * SECOND).unwrap();
-        nodes.end_change(&change, Some(with_entries(3)), asked);
-        assert_eq!(left(&mut nodes), None);
-        let change = nodes.begin_change(NodeId::ROOT);
-        nodes.end_change(&change, None, Instant::now());
-        assert_eq!(left(&mut nodes), None);
-    }
-
-    #[test]
-    fn an_answer_that_another_may_have_overtaken_leaves_nothing() {
-        let mut nodes = nodes(7);
-        // Two changes at a time, however they end.
-        for first_ends_first in [true, false] {
-            let changes = [1, 2].map(|_| nodes.begin_change(NodeId::ROOT));
-            let order = if first_ends_first { [0, 1] } else { [1, 0] };
-            for at in order {
-                ends(&mut nodes, &changes[at], 1);
-            }
-            assert_eq!(left(&mut nodes), None);
-        }
-        // The first one is still under way when the second one ends: it may be missing there, and
-        // nobody was told of it.
-        let slow = nodes.begin_change(NodeId::ROOT);
-        let quick = nodes.begin_change(NodeId::ROOT);
-        ends(&mut nodes, &quick, 1);
-        ends(&mut nodes, &slow, 1);
-        assert_eq!(left(&mut nodes), None);
-        // Something newer may have been told meanwhile, or since.
-        let change = nodes.begin_change(NodeId::ROOT);
-        nodes.told(NodeId::ROOT, &with_entries(9), NOW);
-        ends(&mut nodes, &change, 1);
-        assert_eq!(left(&mut nodes), None);
-        let change = nodes.begin_change(NodeId::ROOT);
-        ends(&mut nodes, &change, 1);
-        nodes.found(NodeRef::Dir(dir(7)), &with_entries(9), NOW);
-        assert_eq!(left(&mut nodes), None);
-        // chmod, a listing, a rename of the directory itself.
-        for before in [true, false] {
-            let change = nodes.begin_change(NodeId::ROOT);
-            if before {
-                nodes.alters(NodeId::ROOT);
-            }
-            ends(&mut nodes, &change, 1);
-            if !before {
-                nodes.alters(NodeId::ROOT);
-            }
-            assert_eq!(left(&mut nodes), None);
-        }
-        nodes.removed(Ino(7), None);
-        let change = nodes.begin_change(NodeId::ROOT);
-        ends(&mut nodes, &change, 1);
-        assert_eq!(left(&mut nodes), None);
-    }
-
-    #[test]
-    fn attributes_tell_for_a_while_that_a_file_has_no_extended_ones() {
-        let mut nodes = nodes(1);
-        let seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen, NOW);
-        assert!(nodes.lacks_xattrs(id, SECOND));
-        assert!(!nodes.lacks_xattrs(id, Duration::ZERO));
-        nodes.found(file(5, "a"), &seen, 2 * SECOND);
-        assert!(!nodes.lacks_xattrs(id, SECOND), "they were told late");
-        nodes.told(id, &Attr { mode: seen.mode | MODE_XATTRS, ..seen }, NOW);
-        assert!(!nodes.lacks_xattrs(id, SECOND));
-        nodes.told(id, &Attr { mode: seen.mode | MODE_ACL, ..seen }, NOW);
-        assert!(nodes.lacks_xattrs(id, SECOND) && !nodes.lacks_acl(id));
-        nodes.told(id, &seen, NOW);
-        nodes.disbelieved(id);
-        assert!(!nodes.lacks_xattrs(id, SECOND), "the kernel asks for attributes now");
-        nodes.told(id, &seen, NOW);
-        nodes.opened(id, &Attr { mode: seen.mode | MODE_XATTRS, ..seen });
-        assert!(!nodes.lacks_xattrs(id, SECOND), "an open has seen one");
-        nodes.gives_xattr(id);
-        nodes.told(id, &seen, NOW);
-        assert!(!nodes.lacks_xattrs(id, SECOND), "the attributes may be of before");
-        assert!(!nodes.lacks_xattrs(NodeId::ROOT, SECOND), "directories do not tell");
     }
 
     #[test]
     fn a_removed_inode_leaves_its_last_attributes() {
         let mut nodes = nodes(1);
-        let id = nodes.found(NodeRef::Dir(dir(5)), &attr(5, FileKind::Directory), NOW);
+        let id = nodes.found(NodeRef::Dir(dir(5)), &attr(5, FileKind::Directory));
         assert_eq!(nodes.epitaph(id), None);
         nodes.removed(Ino(5), None);
         assert_eq!(nodes.epitaph(id).map(|attr| attr.nlink), Some(0));

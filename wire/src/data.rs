@@ -4,7 +4,7 @@
 //! first: where slices overlap, the newer one counts; where none is, the bytes are zero. A slice's
 //! bytes are a part of an immutable block, or stand in the record itself when they are few.
 
-use base::{Attr, BlockId, SetAttr, Time, codec};
+use base::{Attr, BlockId, Time, codec};
 use bytes::Bytes;
 
 use crate::node::FileRef;
@@ -63,8 +63,7 @@ codec! {
 }
 
 codec! {
-    /// Writes to a file. The blocks named here are in the store already, or come along. Answer:
-    /// [`Written`].
+    /// Writes to a file. The blocks named here are in the store already. Answer: [`Written`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Write {
         /// The file to write; the session has it open.
@@ -81,12 +80,6 @@ codec! {
         pub at: Option<Time>,
         /// Whether to clear set-id bits, because the writer may not keep them.
         pub clear_set_id: bool,
-        /// Attributes to change after the write, in the same transaction, as [`crate::Setattr`]
-        /// does. Neither a size nor an access alone.
-        pub set: Option<SetAttr>,
-        /// Blocks that the server stores first, as for [`BlockPut`]: together at most
-        /// [`WRITE_BLOCKS_BYTES_MAX`](base::limits::WRITE_BLOCKS_BYTES_MAX) bytes.
-        pub blocks: Vec<BlockPut>,
     }
 }
 

@@ -16,7 +16,6 @@ mod step;
 mod tidy;
 mod tools;
 mod waits;
-mod words;
 
 use std::{
     path::{Path, PathBuf},

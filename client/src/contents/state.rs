@@ -7,17 +7,11 @@
 //! Invariant: `map` is a state of the file at the server, plus all flushes that ended since.
 //! Answers that were asked for before the last such change (`changes`) are not taken in.
 
-use std::{
-    mem,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{mem, sync::Arc};
 
-use base::{Attr, Cred, EntryName, Ino, SetAttr, Time, attr::without_set_id, limits::CHUNK_BYTES};
+use base::{Attr, Cred, EntryName, Ino, Time, attr::without_set_id, limits::CHUNK_BYTES};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use wire::{BlockMapped, ChunkSlices, DirRef, FileRef, OpenState, Slice, SliceSource};
 
 use super::{
@@ -45,32 +39,8 @@ pub(crate) struct FlushSet {
     pub(crate) clear_set_id: bool,
     /// When the last of it was written.
     pub(crate) at: Time,
-    /// The user that has written.
-    pub(crate) writer: Arc<Cred>,
-    /// A change of attributes that goes with the last request.
-    pub(crate) set: Option<SetAttr>,
-    /// Whether the change was sent, and not refused: it may have been made.
-    pub(crate) set_sent: AtomicBool,
     /// Count of writes up to which everything is sent with this flush.
     upto: Option<u64>,
-}
-
-/// Result of a flush that has succeeded.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    /// Attributes of the file, from the last answer.
-    pub(crate) attr: Attr,
-    /// Slices that the server has now, by chunk.
-    pub(crate) written: Vec<ChunkSlices>,
-    /// Whether the change of attributes was made, if one was to go with it.
-    pub(crate) set: bool,
-}
-
-/// A change of attributes that is to go with what was written before it.
-struct Rider {
-    set: SetAttr,
-    cred: Cred,
-    done: oneshot::Sender<Result<Attr>>,
 }
 
 /// Proof that a user has opened a file, from the answer to an open of this number.
@@ -86,9 +56,7 @@ pub(crate) struct Inner {
     pub(crate) file: FileRef,
     /// Another name that this client has given the file. It is the file's when the one in `file` is
     /// removed.
-    also: Option<(DirRef, EntryName)>,
-    /// This client has removed the name in `file`, and knows no other.
-    nameless: bool,
+    pub(crate) also: Option<(DirRef, EntryName)>,
     /// The number of the latest open.
     pub(crate) number: u64,
     /// Proofs by which the opens are claimed from a server that has restarted.
@@ -115,9 +83,6 @@ pub(crate) struct Inner {
     pub(crate) writer: Arc<Cred>,
     clear_set_id: bool,
     last_write: Time,
-    /// A change of attributes for the next flush, and who waits for that of the present one.
-    rider: Option<Rider>,
-    riding: Option<oneshot::Sender<Result<Attr>>>,
     /// Counts of writes: all, those that are sent, those that a caller wants sent.
     written: u64,
     sent: u64,
@@ -144,7 +109,6 @@ impl FileState {
         let inner = Inner {
             file,
             also: None,
-            nameless: false,
             number: proof.number,
             proofs: vec![proof],
             opens: 0,
@@ -160,8 +124,6 @@ impl FileState {
             writer: cred,
             clear_set_id: false,
             last_write: Time::default(),
-            rider: None,
-            riding: None,
             written: 0,
             sent: 0,
             wanted: 0,
@@ -257,82 +219,9 @@ impl Inner {
         if self.lost { Err(Error::SessionLost) } else { Ok(()) }
     }
 
-    /// Whether the file is known by this name.
-    fn is_at(&self, at: (&DirRef, &EntryName)) -> bool {
-        self.file.dir.same(at.0) && self.file.name == *at.1
-    }
-
     /// Whether this is the other name that this client has given the file.
-    fn is_also(&self, at: (&DirRef, &EntryName)) -> bool {
+    pub(crate) fn is_also(&self, at: (&DirRef, &EntryName)) -> bool {
         self.also.as_ref().is_some_and(|(dir, name)| dir.same(at.0) && name == at.1)
-    }
-
-    fn stands_at(&mut self, (dir, name): (DirRef, EntryName)) {
-        (self.file.dir, self.file.name, self.nameless) = (dir, name, false);
-    }
-
-    /// The file was opened under this name. The one before may be its name still.
-    pub(super) fn is_opened_as(&mut self, file: FileRef) {
-        if self.is_also((&file.dir, &file.name)) {
-            self.also = Some((self.file.dir, self.file.name.clone()));
-        }
-        self.stands_at((file.dir, file.name));
-    }
-
-    /// This client has moved the file, if it had that name. A name of a file that is moved over
-    /// another one of it stays, so both are kept.
-    pub(super) fn is_renamed(&mut self, from: (&DirRef, &EntryName), to: FileRef) {
-        if self.is_at(from) {
-            if self.is_also((&to.dir, &to.name)) {
-                self.also = Some((*from.0, from.1.clone()));
-            }
-            self.stands_at((to.dir, to.name));
-        } else if self.is_also(from) && !self.is_at((&to.dir, &to.name)) {
-            self.also = Some((to.dir, to.name));
-        }
-    }
-
-    /// This client has given the file one more name.
-    pub(super) fn is_linked(&mut self, name: (DirRef, EntryName)) {
-        if self.nameless {
-            self.stands_at(name);
-        } else {
-            self.also = Some(name);
-        }
-    }
-
-    /// This client has taken a name from the file, if it had that.
-    pub(super) fn has_lost(&mut self, at: (&DirRef, &EntryName)) {
-        if self.is_also(at) {
-            self.also = None;
-        }
-        if self.is_at(at) {
-            match self.also.take() {
-                Some(other) => self.stands_at(other),
-                None => self.nameless = true,
-            }
-        }
-    }
-
-    /// Two entries have changed places.
-    pub(super) fn is_exchanged(
-        &mut self,
-        one: (&DirRef, &EntryName),
-        other: (&DirRef, &EntryName),
-    ) {
-        let swapped = |dir: &DirRef, name: &EntryName| {
-            let is = |at: (&DirRef, &EntryName)| dir.same(at.0) && name == at.1;
-            let to = if is(one) { Some(other) } else { is(other).then_some(one) };
-            to.map(|(dir, name)| (*dir, name.clone()))
-        };
-        if let Some(to) = swapped(&self.file.dir, &self.file.name) {
-            self.stands_at(to);
-        }
-        if let Some((dir, name)) = &self.also
-            && let Some(to) = swapped(dir, name)
-        {
-            self.also = Some(to);
-        }
     }
 
     /// Takes in attributes from the server. If the contents are others than those that are known,
@@ -418,27 +307,6 @@ impl Inner {
         Some(self.written)
     }
 
-    /// Lets a change of attributes by `cred` go with the next flush, if the same user has written
-    /// that, and no other change waits for it. Returns where the new attributes are told, or the
-    /// error after which the change may have been made; no word comes if it surely was not.
-    pub(crate) fn ride(
-        &mut self,
-        cred: &Cred,
-        set: SetAttr,
-    ) -> Option<oneshot::Receiver<Result<Attr>>> {
-        if *cred != *self.writer || self.rider.is_some() || self.dirty.is_empty() {
-            return None;
-        }
-        let (done, told) = oneshot::channel();
-        self.rider = Some(Rider { set, cred: cred.clone(), done });
-        Some(told)
-    }
-
-    /// No flush follows: a change that waits for one has to go alone.
-    pub(crate) fn leave_rider(&mut self) {
-        self.rider = None;
-    }
-
     /// Whether everything up to `count` was sent, or has failed.
     pub(crate) fn has_sent(&self, count: u64) -> bool {
         self.sent >= count
@@ -458,15 +326,7 @@ impl Inner {
                 pieces.last().map_or(0, |piece| u64::from(piece.start) + piece.data.len() as u64);
             u64::from(*chunk) * u64::from(CHUNK_BYTES) + last
         });
-        let rider = if all { self.rider.take() } else { None };
-        // Another user may have written since.
-        let rider = rider.filter(|rider| rider.cred == *self.writer);
-        let (set, riding) = rider.map(|rider| (rider.set, rider.done)).unzip();
-        self.riding = riding;
         let set = Arc::new(FlushSet {
-            writer: Arc::clone(&self.writer),
-            set,
-            set_sent: AtomicBool::new(false),
             chunks,
             end: if all { end } else { last_end },
             bytes: bytes_before - self.dirty.bytes(),
@@ -479,9 +339,13 @@ impl Inner {
     }
 
     /// A flush has ended: its slices are at the server, or will never be.
-    pub(crate) fn end_flush(&mut self, set: &FlushSet, result: Result<Sent>, stamp: u64) {
+    pub(crate) fn end_flush(
+        &mut self,
+        set: &FlushSet,
+        result: Result<(Attr, Vec<ChunkSlices>)>,
+        stamp: u64,
+    ) {
         self.flushing = None;
-        let riding = self.riding.take();
         self.sent = match set.upto {
             Some(upto) => self.sent.max(upto),
             None => self.sent,
@@ -492,11 +356,7 @@ impl Inner {
         self.changes += 1;
         self.changed_at = stamp;
         match result {
-            Ok(Sent { attr, written, set: sets }) => {
-                if let Some(riding) = riding.filter(|_| sets) {
-                    // The caller may have gone.
-                    let _ = riding.send(Ok(attr));
-                }
+            Ok((attr, written)) => {
                 // Another client has made the file longer: it has contents that this client does
                 // not know.
                 if attr.size > self.attr.size.max(set.end) {
@@ -507,12 +367,6 @@ impl Inner {
                 self.attr = attr;
             }
             Err(error) => {
-                if let Some(riding) = riding
-                    && set.set_sent.load(Ordering::Relaxed)
-                {
-                    // The caller may have gone.
-                    let _ = riding.send(Err(error.clone()));
-                }
                 // A part of it may have been written.
                 self.map = SliceMap::unknown();
                 self.doubtful = true;

@@ -17,10 +17,11 @@ use super::{
 };
 use crate::{
     Core,
-    cluster::{Cluster, lease::take_lease},
+    cluster::{Cluster, take_lease},
+    driver::answer_of,
     record::Record as _,
     server::{Durability, Shared},
-    transact::PATIENCE,
+    transact::recover::PATIENCE,
 };
 
 /// Number of times that a server asks for its lease while it lasts.
@@ -93,7 +94,7 @@ async fn ask(
     let lease = if cluster.coordinates() {
         // The coordinator refuses its own server only when it cannot store.
         heartbeat(shared, (cluster.me, cluster.run), &beat).map_err(|fault| {
-            fault.answer(shared);
+            answer_of(shared, fault);
             Lost
         })?
     } else {

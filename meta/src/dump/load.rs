@@ -13,9 +13,9 @@ use store::{Batch, Engine};
 
 use super::file::Header;
 use crate::{
-    cluster::member::Member,
+    cluster::Member,
     coordinator::roster::{Roster, dealt, no_map},
-    reclaim::notes::chunk_of,
+    reclaim::chunk_of,
     record::{
         Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
         Usage,

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use wire::{PeerRead, Reply, Request};
 
 use super::{
-    fix::Fix,
+    Fix,
     report::Report,
     shares::{Way, difference},
 };

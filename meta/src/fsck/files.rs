@@ -10,7 +10,7 @@ use base::{
 use bytes::Bytes;
 
 use super::{
-    fix::Fix,
+    Fix,
     names::Namer,
     report::Report,
     sweep::{Sweep, Where},

@@ -8,10 +8,12 @@ use wire::{Distribution, Load, Operation, Request};
 use super::{
     CoreCounts, Histogram, KINDS, Stages, Subject,
     core::{KindCounts, Outcomes},
-    name_of, phases,
+    phases,
     sketch::Rates,
 };
-use crate::{cluster::Cluster, coordinator, room::Level, server::Shared, transact::PATIENCE};
+use crate::{
+    cluster::Cluster, coordinator, room::Level, server::Shared, transact::recover::PATIENCE,
+};
 
 /// Number of busy sessions and directories that are reported.
 const BUSY_TOLD: usize = 32;
@@ -23,6 +25,19 @@ const _: () = {
         at += 1;
     }
 };
+
+/// The name of a kind of request: `block_put` for `BlockPut`.
+pub(crate) fn name_of(kind: u8) -> String {
+    let known = Request::VARIANTS.iter().find(|(tag, _)| *tag == kind);
+    let mut name = String::new();
+    for letter in known.map_or("unknown", |(_, name)| name).chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
 
 /// Pairs of names and values.
 pub(crate) fn named<const N: usize>(names: [&str; N], values: [u64; N]) -> Vec<(String, u64)> {
@@ -55,8 +70,7 @@ pub(crate) fn load(shared: &Shared) -> Load {
         }),
         ("handoff_wait_nanos".to_owned(), total(cores, |core| &core.handoff_waits)),
     ];
-    let transactions: Vec<_> = cores.iter().map(|core| &core.transactions).collect();
-    distributions.extend(phases::distributions(&transactions));
+    distributions.extend(phases::distributions(cores));
     Load {
         at_us: shared.observed.now().0 / 1000,
         operations: Request::VARIANTS

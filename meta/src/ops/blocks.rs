@@ -11,8 +11,8 @@ use wire::{BlockMap, BlockMapped, ChunkSlices, SliceSource};
 use crate::{
     error::Result,
     record::{ChunkRecord, Contents, Record as _, key},
-    session::{Session, halves},
-    txn::Txn,
+    session::Session,
+    txn::{Txn, halves},
 };
 
 /// Most chunks in one answer.

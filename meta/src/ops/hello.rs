@@ -10,15 +10,16 @@ use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
+    coordinator::millis,
+    driver,
     error::{Fault, Result},
     format::root_content,
-    millis::millis,
     quota::allowance::Heard,
     record::{Record as _, SessionRecord, key, system::StoredAnswer},
     room::Level,
-    serve::connection::Connection,
+    serve::Connection,
     server::{Counters, Shared},
-    session::{self, Rights, Session},
+    session::{Rights, Session},
     tokens::Share,
     txn::{Caller, Group, Remote, Txn},
     unheard,
@@ -195,7 +196,7 @@ fn has_place(shared: &Shared, connection: &Connection, session: &Session) -> Res
 fn has_room_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
     match shared.room.has(Level::Low) {
         Err(_) if hello.resume.is_some() => Err(Fault::Retry(Retry::Busy)),
-        has => has.map_err(Fault::from),
+        has => has,
     }
 }
 
@@ -278,7 +279,7 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     if seq == Seq(0) {
         return Ok(true);
     }
-    let slot = session::answer_slot(seq);
+    let slot = driver::answer_slot(seq);
     for shard in (0..shared.config.shards).map(ShardId) {
         let Some(stored) = shared.engine.get(&key::answer(shard, session, slot))? else { continue };
         if StoredAnswer::from_record(&stored)?.seq >= seq {

@@ -8,9 +8,8 @@ use wire::{Info, NodeRef, SliceSource};
 
 use crate::{
     error::Result,
-    paths::Steps,
     record::{ChunkRecord, Contents, key},
-    txn::{Dir, Located, Node, Place, Txn},
+    txn::{Dir, Located, Node, Place, Steps, Txn},
 };
 
 /// Most chunks that are described.

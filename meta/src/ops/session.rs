@@ -6,9 +6,10 @@ use wire::{BlockDrop, Claim, Release, Statfs};
 use super::open::proven_access;
 use crate::{
     bugs::Bug,
+    driver,
     error::{Fault, Result},
     lock,
-    txn::{Txn, sessions},
+    txn::Txn,
     unheard,
 };
 
@@ -28,7 +29,7 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
         }
         if txn.shared.opens.access(*ino, session.id).is_none() {
             let let_in = txn.shared.file_locks.close(session.id, *ino);
-            txn.facts.let_in.extend(let_in);
+            txn.let_in.extend(let_in);
         }
     }
     Ok(())
@@ -69,7 +70,7 @@ pub(crate) fn drop_blocks(txn: &Txn<'_>, req: &BlockDrop) -> Result<()> {
 /// The client leaves: its opens are closed, and its answers are forgotten.
 pub(crate) fn bye(txn: &mut Txn<'_>) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
-    sessions::forget_session(txn, session.id).map_err(|fault| match fault {
+    driver::forget_session(txn, session.id).map_err(|fault| match fault {
         // The client would not wait a second time.
         Fault::Retry(_) => Fault::Answer(FsError::TryAgain),
         other => other,

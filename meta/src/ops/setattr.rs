@@ -70,7 +70,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     if seen_by_walkers {
         txn.coordinate(dir.id)?;
         change_access(txn, &dir)?;
-        txn.facts.moved.push(named.id);
+        txn.events.push(named.id);
     }
     if seen_by_walkers {
         txn.put_everywhere(&dir)?;
@@ -143,27 +143,16 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
     if set.mode.is_some() && old.kind == FileKind::Symlink {
         return Err(FsError::NotSupported.into());
     }
-    change_file(txn, &mut file, set)?;
-    txn.put_inode(&file);
-    Ok(file.inode.attr())
-}
-
-/// Changes attributes of a file. The caller stores the inode.
-pub(super) fn change_file(txn: &mut Txn<'_>, file: &mut Located, set: &SetAttr) -> Result<()> {
-    if is_nothing(set) {
-        return Ok(());
-    }
-    let old = file.inode.attr();
     permit(txn, &old, set, |cred| file.inode.permits(cred, Access::WRITE))?;
     if let Some(size) = set.size {
         if !txn.opened_for(old.ino, Access::WRITE) {
             txn.inode_permits(&file.inode, Access::WRITE)?;
         }
-        write::truncate(txn, file, size)?;
+        write::truncate(txn, &mut file, size)?;
         file.inode.times.mtime = txn.now;
     }
     if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
-        txn.drop_capability(file)?;
+        txn.drop_capability(&mut file)?;
     }
     let inode = &mut file.inode;
     inode.mode = new_mode(txn, &old, set);
@@ -173,7 +162,8 @@ pub(super) fn change_file(txn: &mut Txn<'_>, file: &mut Located, set: &SetAttr) 
     inode.uid = set.uid.unwrap_or(inode.uid);
     inode.gid = set.gid.unwrap_or(inode.gid);
     set_times(&mut inode.times, set, txn.now);
-    Ok(())
+    txn.put_inode(&file);
+    Ok(file.inode.attr())
 }
 
 /// Whether the caller may make this change, where the server checks permissions.

@@ -12,7 +12,6 @@ mod huge;
 mod link;
 mod locks;
 mod names;
-mod noted;
 mod parked;
 mod quotas;
 mod rename;

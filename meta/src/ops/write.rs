@@ -3,10 +3,6 @@
 //! Small contents stay in the entry while everything written is embedded and the file is short
 //! enough. Then they move to the first chunk's record, and slices are painted over them.
 //!
-//! A change of attributes that follows a write comes with it: one transaction, in that order. Small
-//! blocks come with it as well, and are stored before it is executed: it waits for that as late as
-//! it can, so that a write that goes elsewhere leaves no block here.
-//!
 //! Cost: one locked read and one for each chunk, and one batch.
 //! POSIX: pwrite(2). EFBIG, EDQUOT. EEXIST, which no program sees: a block that it names is not one
 //! that its session has just stored; the client stores the contents anew, under other numbers.
@@ -15,27 +11,23 @@ use base::{
     BlockId, FileKind, FsError, HashMap, HashSet, Ino, Time,
     limits::{
         CHUNK_BYTES, CHUNKS_A_WRITE_MAX, EMBEDDED_BYTES_A_CHUNK_MAX, EMBEDDED_BYTES_A_WRITE_MAX,
-        FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX, WRITE_BLOCKS_BYTES_MAX,
-        WRITE_BLOCKS_MAX,
+        FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX,
     },
 };
 use bytes::{Bytes, BytesMut};
 use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
 
-use super::setattr;
 use crate::{
-    compact::queue::is_due,
-    data,
+    compact,
     error::{Fault, Result},
-    lock,
-    reclaim::notes::CHUNKS_A_STEP,
+    reclaim::{CHUNKS_A_STEP, Garbage},
     record::{
         ChunkRecord, Contents, Inode, Record as _, Times, chunk::embedded_bytes, chunk::is_sound,
         inode::blocks_of, key,
     },
-    tails::cut,
+    tails,
     txn::{Located, Txn},
-    unsynced::Unsynced,
+    unnamed, unsynced,
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
@@ -48,8 +40,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;
-    data::are_stored(&req.blocks, txn.brought)?;
-    may_be_named(txn, &req.chunks)?;
+    unnamed::may_be_named(txn, &req.chunks)?;
 
     let was = file.inode.attr().allocated;
     txn.drop_capability(&mut file)?;
@@ -68,12 +59,6 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         inode.clear_set_id();
     }
     txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)?;
-    if let Some(set) = &req.set {
-        let written = file.inode.times.ctime;
-        setattr::change_file(txn, &mut file, set)?;
-        // Race: an earlier change may have the same time as this group.
-        file.inode.times.ctime = file.inode.times.ctime.max(written);
-    }
     txn.put_inode(&file);
     Ok(Written { attr: file.inode.attr() })
 }
@@ -105,13 +90,6 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     if req.chunks.len() > CHUNKS_A_WRITE_MAX {
         return Err(FsError::Invalid.into());
     }
-    if !req.blocks.is_empty() {
-        check_brought(req)?;
-    }
-    // A truncation and an access have rules of their own.
-    if req.set.is_some_and(|set| set.size.is_some() || set.access_only) {
-        return Err(FsError::Invalid.into());
-    }
     let mut named = HashMap::default();
     for (place, chunk) in req.chunks.iter().enumerate() {
         let start = u64::from(chunk.chunk) * u64::from(CHUNK_BYTES);
@@ -132,28 +110,6 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Checks that a write brings few blocks and little else, as it is kept until they are stored, and
-/// names each of them.
-fn check_brought(req: &Write) -> Result<()> {
-    let slices = || req.chunks.iter().flat_map(|chunk| &chunk.slices);
-    let parts = slices().filter_map(|slice| match &slice.source {
-        SliceSource::Block(part) => Some((part.block, part.block_bytes as usize)),
-        SliceSource::Embedded(_) | SliceSource::Zeros => None,
-    });
-    let named: HashMap<BlockId, usize> = parts.collect();
-    let bytes: usize = req.blocks.iter().map(|put| put.data.len()).sum();
-    let embedded: usize = req.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices)).sum();
-    let few = req.blocks.len() <= WRITE_BLOCKS_MAX
-        && bytes <= WRITE_BLOCKS_BYTES_MAX
-        && embedded <= EMBEDDED_BYTES_A_WRITE_MAX;
-    let mut seen = HashSet::default();
-    let all_named = req.blocks.iter().all(|put| {
-        let len = put.data.len();
-        len > 0 && seen.insert(put.block) && named.get(&put.block) == Some(&len)
-    });
-    if few && all_named { Ok(()) } else { Err(FsError::Invalid.into()) }
 }
 
 /// Most bytes of a file's contents that rest in its entry.
@@ -206,48 +162,11 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
     let old = txn.get(&key::chunk(file.inode.ino, chunk.chunk))?.unwrap_or_default();
     give_way(txn, file, chunk.chunk, &old)?;
     let new = change_chunk(txn, file, chunk.chunk, old, |record| record.paint(slices));
-    note(txn, file.inode.ino, &chunk.slices);
+    unsynced::note(txn, file.inode.ino, &chunk.slices);
     txn.named.extend(blocks_of(&chunk.slices));
     // Drop blocks that newer slices of the same request hide.
-    txn.drop_blocks(file.inode.ino, &chunk.slices, &new.slices);
+    drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
     Ok(())
-}
-
-/// Refuses a write that names a block which its session has not put here, or which is named
-/// already.
-fn may_be_named(txn: &mut Txn<'_>, chunks: &[ChunkSlices]) -> Result<()> {
-    let Some(session) = txn.caller.session else { return Ok(()) };
-    let slices = chunks.iter().flat_map(|chunk| &chunk.slices);
-    let mut parts = slices.filter_map(|slice| match &slice.source {
-        SliceSource::Block(part) => Some(part),
-        SliceSource::Embedded(_) | SliceSource::Zeros => None,
-    });
-    let Some(first) = parts.next().filter(|_| !session.reaches_store()) else { return Ok(()) };
-    // Race: two cores must not find the same block unnamed.
-    txn.lock(lock::session_lock(session.id))?;
-    let unnamed = session.unnamed.lock();
-    let mut parts = std::iter::once(first).chain(parts);
-    if parts.all(|part| unnamed.has(part.block, part.block_bytes)) {
-        Ok(())
-    } else {
-        Err(FsError::Exists.into())
-    }
-}
-
-/// Adds a note for each block that slices of an inode name.
-fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
-    if txn.shared.blocks.puts_are_stable() {
-        return;
-    }
-    let mut last = None;
-    for slice in slices {
-        let SliceSource::Block(part) = &slice.source else { continue };
-        if last.replace(part.block) != Some(part.block) {
-            let key = key::unsynced(ino.shard(), part.block);
-            txn.put(key.clone(), &Unsynced { bytes: part.block_bytes });
-            txn.facts.unsynced.push(key);
-        }
-    }
 }
 
 /// Refuses a write while the chunk has too many slices, so that it is rewritten before it gets
@@ -279,7 +198,7 @@ pub(super) fn change_chunk(
     let key = key::chunk(ino, chunk);
     let mut new = old.clone();
     change(&mut new);
-    txn.drop_blocks(ino, &old.slices, &new.slices);
+    drop_blocks(txn, ino, &old.slices, &new.slices);
     let inode = &mut file.inode;
     inode.allocated = (inode.allocated + new.allocated()).saturating_sub(old.allocated());
     if new.slices.is_empty() {
@@ -287,10 +206,19 @@ pub(super) fn change_chunk(
     } else {
         txn.put(key, &new);
     }
-    if is_due(&new) {
+    if compact::is_due(&new) {
         txn.shared.compact.add(file, chunk);
     }
     new
+}
+
+/// Blocks of `were` that are not among `are` become garbage.
+pub(crate) fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
+    let kept: HashSet<BlockId> = blocks_of(are).collect();
+    for block in blocks_of(were).filter(|block| !kept.contains(block)) {
+        txn.put(key::garbage(ino.shard(), block), &Garbage {});
+        txn.reclaim.push(ino);
+    }
 }
 
 /// Cuts a file, or grows it with zeros.
@@ -336,12 +264,12 @@ fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     let gone = txn.scan_chunks(ino, first_gone, CHUNKS_A_STEP)?;
     let huge = gone.len() == CHUNKS_A_STEP || txn.shared.tails.has(ino);
     if huge {
-        cut::leave(txn, file, first_gone);
-        txn.facts.left.push(ino);
+        tails::leave(txn, file, first_gone);
+        txn.reclaim.push(ino);
     } else {
         for (chunk, value) in gone {
             let record = ChunkRecord::from_record(&value)?;
-            txn.drop_blocks(ino, &record.slices, &[]);
+            drop_blocks(txn, ino, &record.slices, &[]);
             file.inode.allocated = file.inode.allocated.saturating_sub(record.allocated());
             txn.delete(key::chunk(ino, chunk));
         }

@@ -25,7 +25,7 @@ use crate::transact::{CommittedRecord, EndedRecord};
 use crate::unsynced::Unsynced;
 use crate::{
     dump::{Frame, Header, Trailer},
-    reclaim::notes::Garbage,
+    reclaim::Garbage,
 };
 
 variants!(Part { Main, RenameList, Xattrs, Origin });

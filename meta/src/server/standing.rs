@@ -7,8 +7,12 @@
 
 use std::time::Duration;
 
-use super::Shared;
-use crate::{cluster::Cluster, coordinator, millis::millis, room::Level, transact::PATIENCE};
+use super::{Level, Shared};
+use crate::{
+    cluster::Cluster,
+    coordinator::{self, millis},
+    transact::recover::PATIENCE,
+};
 
 impl Shared {
     /// The standing of this server.

@@ -6,10 +6,11 @@ use futures::future::{FutureExt as _, LocalBoxFuture};
 
 use super::locks::{Doubt, Has};
 use crate::{
+    Core,
+    driver::Incoming,
     error::Fault,
-    incoming::Incoming,
     server::Shared,
-    wait::{AtCore, Wait, WaitApart},
+    wait::{Wait, WaitApart},
 };
 
 impl From<Doubt> for Fault {
@@ -19,19 +20,16 @@ impl From<Doubt> for Fault {
 }
 
 impl WaitApart for Doubt {
-    fn begin(&self, of: &Incoming) {
-        of.waits_since();
-    }
-
-    fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
+    fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         async move {
-            let shared = at.shared;
+            let shared = &core.inner.shared;
+            of.map(Incoming::waits_since);
             let (moves, since) = (shared.handoffs.is_of(self.txn), shared.observed.now());
             self.ended(shared).await;
             // Times for which names are frozen are measured at clients' requests.
             if let Some(incoming) = of.filter(|of| moves && !of.request.kind().between_servers) {
                 let waited = shared.observed.now().since(since);
-                incoming.parked.add(shared, at.core, waited);
+                incoming.parked.add(shared, core.inner.index(), waited);
             }
         }
         .boxed_local()

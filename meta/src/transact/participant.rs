@@ -41,7 +41,7 @@ pub(super) const READ_WITHIN: Duration = Duration::from_millis(250);
 /// While an initiator asks for a vote, other servers have prepared and hold their keys for it. A
 /// reader may give up, and ask again, long before a transaction ends whose initiator is away: its
 /// forgotten reads would pile up.
-pub(crate) fn patience(request: &Request) -> Option<(Duration, Answer)> {
+pub(crate) fn waits(request: &Request) -> Option<(Duration, Answer)> {
     match request {
         Request::Prepare(_) => Some((VOTE_WITHIN, Answer::Done(Reply::Vote(Vote::Busy)))),
         Request::PeerRead(_) => Some((READ_WITHIN, Answer::Retry(Retry::Busy))),
@@ -366,7 +366,7 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
         txn.put(key::ended(req.txn), &EndedRecord::Committed);
         txn.shared.prepared.close(req.txn);
     }
-    txn.facts.ended.push(req.txn);
+    txn.ended.push(req.txn);
     Ok(())
 }
 
@@ -374,7 +374,7 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
     match write {
         PeerWrite::Put((at, value)) => {
             if at.get(2) == Some(&b'R') {
-                txn.facts.left.extend(key::parse_ino(at));
+                txn.reclaim.extend(key::parse_ino(at));
             }
             txn.put_stored(Key::from_slice(at), value);
         }

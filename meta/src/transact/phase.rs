@@ -9,19 +9,18 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{DirId, FsError, Time};
+use base::{DirId, Encode as _, FsError, Time};
 use tokio::sync::oneshot;
-use wire::{Expected, Reply, ReplyHeader, Retry, TxnId};
+use wire::{Answer, Expected, Reply, ReplyHeader, Retry, TxnId};
 
 use super::{CommittedRecord, births};
 use crate::{
     bugs::Bug,
-    driver,
+    driver::{self, Incoming},
     error::{self, Fault},
-    incoming::Incoming,
     ops,
     record::{Key, key},
-    serve::connection::Connection,
+    serve::Connection,
     server::Shared,
     session::Session,
     step::Step,
@@ -141,10 +140,9 @@ impl Phase {
             }
             Some(_) | None => driver::is_current(shared, header, request),
         };
-        let has_room = || shared.room.admits(request).map_err(Fault::from);
         let standing = driver::admit(session, header, request, now)
             .and_then(|standing| holds().map(|()| standing))
-            .and_then(|standing| has_room().map(|()| standing));
+            .and_then(|standing| shared.room.admits(request).map(|()| standing));
         let standing = match standing {
             Ok(standing) => standing,
             Err(fault) => return Ok(Ended::Failed(fault)),
@@ -152,8 +150,7 @@ impl Phase {
         let heard = incoming.heard.get();
         let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
         let txn = self.begin(caller, remote, shared, group, now);
-        let txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
-        let mut txn = txn.brings(incoming.brought.get());
+        let mut txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
         let done = ops::run(&mut txn, request);
         self.end(txn, done, Some(asked))
     }
@@ -196,7 +193,7 @@ impl Phase {
             },
             // The fault may rest on a presumption that is wrong.
             Err(Fault::Retry(_)) if self.commit.is_none() && remote.presumed().is_some() => {
-                remote.unlearn_presumed(&shared.met);
+                shared.forget_presumed(&remote);
                 remote.forget();
                 Ok(Ended::Lacks(remote))
             }
@@ -268,6 +265,10 @@ fn commit_with(
         txn.commit();
         return Ended::Committed;
     };
-    driver::answer_change(txn, incoming, *reply, session, done);
+    let mut answer = txn.take_scratch();
+    Answer::Done(done).encode(&mut answer);
+    incoming.connection.reply_encoded(*reply, &answer);
+    driver::keep_answer(&mut txn, &incoming.header, session, &answer);
+    txn.commit_with_answer(session, incoming.header.seq, answer);
     Ended::Committed
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use base::{Attr, Cred, FsError};
 use client::FileSystem;
 use fuse::{Errno, NodeId};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use super::{Adapter, Space};
+use super::Adapter;
 use crate::{
     answer::{Answer, Outcome},
     convert::{self, Failed},
@@ -18,31 +18,22 @@ const INFO_TAKES_MAX: Duration = Duration::from_millis(500);
 
 impl<S: FileSystem> Adapter<S> {
     pub(super) async fn getattr(&self, cred: &Cred, node: NodeId) -> Outcome {
-        let (attr, age) = self.attr(cred, node).await?;
-        Ok(Answer::Attr(node, attr, age))
+        Ok(Answer::Attr(node, self.attr(cred, node).await?))
     }
 
     pub(super) async fn statx(&self, cred: &Cred, node: NodeId) -> Outcome {
-        let (attr, age) = self.attr(cred, node).await?;
-        Ok(Answer::Statx(node, attr, age))
+        Ok(Answer::Statx(node, self.attr(cred, node).await?))
     }
 
-    /// Attributes of a node and their age; where it has gone through this mount, those that it had
-    /// last. Of a directory in which a name was just changed through this mount, those that the
-    /// change left.
+    /// Attributes of a node; where it has gone through this mount, those that it had last.
     ///
     /// POSIX: a process that works in a removed directory, or holds a removed file, may stat it.
-    async fn attr(&self, cred: &Cred, node: NodeId) -> Result<(Attr, Duration), Failed> {
-        let left = self.nodes.borrow_mut().take_left(node, self.manners.attr);
-        if let Some(left) = left {
-            return Ok(left);
-        }
+    async fn attr(&self, cred: &Cred, node: NodeId) -> Result<Attr, Failed> {
         let at = self.nodes.borrow().get(node)?;
         match self.fs.getattr(cred, &at).await {
-            Ok(attr) => Ok((attr, Duration::ZERO)),
+            Ok(attr) => Ok(attr),
             Err(client::Error::Fs(FsError::Stale)) => {
-                let last = self.nodes.borrow().epitaph(node).ok_or(Failed(Errno::STALE))?;
-                Ok((last, Duration::ZERO))
+                self.nodes.borrow().epitaph(node).ok_or(Failed(Errno::STALE))
             }
             Err(error) => Err(error.into()),
         }
@@ -52,10 +43,8 @@ impl<S: FileSystem> Adapter<S> {
     /// go.
     pub(super) async fn setattr(&self, cred: &Cred, node: NodeId, set: &fuse::SetAttr) -> Outcome {
         let at = self.nodes.borrow().get(node)?;
-        self.nodes.borrow_mut().alters(node);
-        let set = self.fs.setattr(cred, &at, convert::set_attr(set)).await;
-        self.nodes.borrow_mut().alters(node);
-        Ok(Answer::Attr(node, set?, Duration::ZERO))
+        let attr = self.fs.setattr(cred, &at, convert::set_attr(set)).await?;
+        Ok(Answer::Attr(node, attr))
     }
 
     /// READLINK. The name by which we know the link may be gone while it has others: ESTALE makes
@@ -72,24 +61,13 @@ impl<S: FileSystem> Adapter<S> {
     /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system.
     /// While a server that knows the quota is silent or refuses, the last known quota is used: a
     /// caller such as the `df` of an agent, which may do nothing else here, gets an answer.
-    ///
-    /// Programs ask again and again (`find` does in each directory): an answer holds for as long as
-    /// attributes do, and a second at most, until something is changed or sent through this mount.
     pub(super) async fn statfs(&self) -> Outcome {
-        let (asked, own) = (Instant::now(), (self.changes.get(), self.sends.get()));
-        let known = self.space.get().filter(|known| known.own == own);
-        let age_max = self.manners.attr.min(Duration::from_secs(1));
-        if let Some(known) = known.filter(|known| known.asked.elapsed() < age_max) {
-            return Ok(Answer::StatFs(known.told));
-        }
         let mut statfs = self.fs.statfs().await?;
         let root = self.nodes.borrow().get(NodeId::ROOT)?;
         if let Ok(Ok(lines)) = timeout(INFO_TAKES_MAX, self.fs.info(&root)).await {
             self.root_info.replace(lines);
         }
         convert::limit_statfs(&mut statfs, &self.root_info.borrow());
-        let told = convert::statfs(&statfs);
-        self.space.set(Some(Space { told, asked, own }));
-        Ok(Answer::StatFs(told))
+        Ok(Answer::StatFs(convert::statfs(&statfs)))
     }
 }

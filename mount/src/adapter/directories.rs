@@ -139,12 +139,7 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Result<Ahead, Failed> {
         let dir = self.listings.borrow_mut().get(handle)?.dir;
         let (after, asked, changes) = (place.after(), Instant::now(), self.changes.get());
-        // Listing a directory brings its access time up to date.
-        let id = self.nodes.borrow().id(dir.ino);
-        self.nodes.borrow_mut().alters(id);
-        let page = self.fs.readdir(cred, &dir, after, entries_max, plus).await;
-        self.nodes.borrow_mut().alters(id);
-        let page = page?;
+        let page = self.fs.readdir(cred, &dir, after, entries_max, plus).await?;
         Ok(Ahead { after, page, plus, asked, changes })
     }
 
@@ -186,10 +181,9 @@ impl<S: FileSystem> Adapter<S> {
     ) -> bool {
         if let (Page::Plus(page, told), Some(entry)) = (&mut *page, &listed.entry) {
             let id = self.nodes.borrow().id(entry.attr.ino);
-            let age = ahead.asked.elapsed();
-            let shown = self.entry_of(id, &entry.attr, age);
+            let shown = self.entry_of(id, &entry.attr, ahead.asked.elapsed());
             let fits = page.push(&shown, next, listed.name.as_bytes());
-            told.extend(fits.then(|| found(&dir, &listed.name, entry, age)));
+            told.extend(fits.then(|| found(&dir, &listed.name, entry)));
             return fits;
         }
         page.push(listed.ino, listed.kind, next, listed.name.as_bytes())

@@ -3,8 +3,6 @@
 //! The mount hands the file system's own handles to the kernel. Close-to-open: every open asks the
 //! file system what the file is like now, and the kernel drops pages and attributes that are older.
 
-use std::time::Duration;
-
 use base::{Attr, Cred, FileKind};
 use bytes::Bytes;
 use client::{FileSystem, Handle, New};
@@ -96,8 +94,7 @@ impl<S: FileSystem> Adapter<S> {
         let (dir, name) = self.within(parent, name)?;
         let new = New { kind: FileKind::File, mode, rdev: 0 };
         let exclusive = flags & O_EXCL != 0;
-        let create = self.fs.create(cred, &dir, &name, new, exclusive, true);
-        let made = self.change([parent], create).await?;
+        let made = self.fs.create(cred, &dir, &name, new, exclusive, true).await?;
         if made.existed {
             return Err(Failed(Errno::STALE));
         }
@@ -105,7 +102,7 @@ impl<S: FileSystem> Adapter<S> {
             tracing::error!(%name, "a new file was not opened");
             return Err(Failed(Errno::IO));
         };
-        Ok(Answer::Created(found(&dir, &name, &made.entry, Duration::ZERO), handle))
+        Ok(Answer::Created(found(&dir, &name, &made.entry), handle))
     }
 
     /// TMPFILE. With `O_EXCL` it can never be given a name; the kernel sees to it too.
@@ -118,8 +115,7 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Outcome {
         let dir = self.nodes.borrow().dir(parent)?;
         let made = self.fs.tmpfile(cred, &dir, mode, flags & O_EXCL == 0).await?;
-        let (at, attr) = (NodeRef::File(made.file), made.attr);
-        let found = Found { at, attr, age: Duration::ZERO };
+        let found = Found { at: NodeRef::File(made.file), attr: made.attr };
         Ok(Answer::Created(found, made.handle))
     }
 
@@ -161,21 +157,13 @@ impl<S: FileSystem> Adapter<S> {
     pub(super) async fn flush(&self, fh: fuse::Handle, owner: fuse::LockOwner) -> Outcome {
         let flushed = self.fs.flush(Handle(fh.0)).await;
         let unlocked = self.fs.unlock_closed(Handle(fh.0), owner.0).await;
-        self.sent();
         flushed.and(unlocked)?;
         Ok(Answer::Done)
     }
 
     pub(super) async fn fsync(&self, fh: fuse::Handle) -> Outcome {
-        let stable = self.fs.fsync(Handle(fh.0)).await;
-        self.sent();
-        stable?;
+        self.fs.fsync(Handle(fh.0)).await?;
         Ok(Answer::Done)
-    }
-
-    /// Notes that written data may have been sent just now.
-    fn sent(&self) {
-        self.sends.set(self.sends.get() + 1);
     }
 
     pub(super) async fn release(&self, fh: fuse::Handle) -> Outcome {
@@ -192,9 +180,7 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     pub(super) async fn sync(&self) -> Outcome {
-        let stable = self.fs.sync().await;
-        self.sent();
-        stable?;
+        self.fs.sync().await?;
         Ok(Answer::Done)
     }
 }

@@ -9,11 +9,12 @@ use crate::{
     error::Result,
     format::root_content,
     lock,
+    ops::rename::note_birthplace,
     record::{
         Access, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _, Times,
         Usage, Xattrs, key, key::Part,
     },
-    txn::{Dir, Txn, birthplace::note_birthplace},
+    txn::{Dir, Txn},
 };
 
 /// Number of versions of its name that are tried to find a directory's birth.
@@ -341,7 +342,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         if txn.shared.cluster.is_none() {
             txn.alone()?;
         }
-        txn.facts.moved.push(dir.id);
+        txn.events.push(dir.id);
         txn.put_dir(&dir);
         return Ok(true);
     };

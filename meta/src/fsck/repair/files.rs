@@ -42,7 +42,7 @@ pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
         let Some((_, chunk)) = key::parse_chunk(key) else { return ControlFlow::Continue(()) };
         let start = u64::from(chunk) * u64::from(CHUNK_BYTES);
         let end = found.end;
-        match crate::reclaim::notes::chunk_of(value) {
+        match crate::reclaim::chunk_of(value) {
             Err(_) => {
                 found.damaged.push(Key::from_slice(key));
                 found.end = found.end.max(start + 1);
@@ -217,7 +217,7 @@ fn in_slot(txn: &mut Txn<'_>, ino: Ino, key: &Key, lose: bool) -> Result<bool> {
     if located.inode.nlink == 0 && sound::<Reclaim>(txn, &key::reclaim(ino))?.is_none() {
         // If no session has the file open any more, it is removed at once.
         txn.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
-        txn.facts.left.push(ino);
+        txn.reclaim.push(ino);
         mended = true;
     }
     if *key != main && !was.xattrs.is_spilled() {

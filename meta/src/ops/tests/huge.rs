@@ -10,7 +10,7 @@ use super::{
     world::{Setup, World, in_world, in_world_of},
 };
 use crate::{
-    reclaim::{self, notes::CHUNKS_A_STEP},
+    reclaim::{self, CHUNKS_A_STEP},
     record::key,
 };
 
@@ -69,17 +69,7 @@ async fn crash(world: &mut World, client: &mut Client) {
 async fn poke(client: &mut Client, file: &FileRef, chunk: u32) -> Answer {
     let (file, chunks) = (file.clone(), bytes(chunk..chunk + 1));
     let end = u64::from(chunk) * CHUNK + 1;
-    client
-        .ask(Request::Write(Write {
-            file,
-            chunks,
-            end,
-            at: None,
-            clear_set_id: false,
-            set: None,
-            blocks: Vec::new(),
-        }))
-        .await
+    client.ask(Request::Write(Write { file, chunks, end, at: None, clear_set_id: false })).await
 }
 
 #[test]

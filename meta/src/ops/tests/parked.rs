@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     record::{Key, key, key::Part},
-    serve::connection::WAITING_MAX,
+    serve::WAITING_MAX,
     transact::locks::Mode,
 };
 

@@ -20,7 +20,6 @@ use super::{
 use crate::{
     Server,
     error::Result,
-    followers,
     handoff::{
         HandoffRecord, Receiving, steps,
         switch::{self, Switch},
@@ -40,7 +39,9 @@ fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) ->
     let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
     let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
     txn.commit();
-    followers::write(shared, &mut group);
+    let held = shared.hot.hold(&group);
+    shared.engine.write(group.take_batch(&shared.quotas, u64::MAX)).unwrap();
+    shared.hot.release(held, true);
     shared.locks.unlock_all(&mut group.locks);
     done
 }
