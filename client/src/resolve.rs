@@ -16,9 +16,7 @@ use std::time::Duration;
 use base::{Cred, EntryName, FsError, Pauses, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::sleep;
-use wire::{
-    DirRef, Entry, FileRef, Lookup, NodeRef, Reply, Request, Stand, Walk, Walked, way_mark,
-};
+use wire::{DirRef, Entry, Lookup, NodeRef, Reply, Request, Stand, Walk, Walked, way_mark};
 
 use self::straight::{Begun, Straight};
 use crate::{
@@ -245,10 +243,7 @@ impl Core {
         let Some(Landing { name, entry }) = landing else {
             return self.found_on_the_way(cred, dir, &way.stand).await;
         };
-        let node = match entry.dir {
-            Some(found) => NodeRef::Dir(found),
-            None => NodeRef::File(FileRef { dir, name, ino: entry.attr.ino }),
-        };
+        let node = entry.node(&dir, &name);
         Ok(Found { entry, node })
     }
 

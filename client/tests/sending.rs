@@ -8,10 +8,17 @@ mod world;
 use std::time::Duration;
 
 use base::{Access, Cred, FsError};
-use client::{Error, FileSystem, OpenOptions};
+use client::{Client, Error, FileSystem, OpenOptions};
 use tokio::{task::yield_now, time::sleep};
 use wire::{NodeRef, XattrMode};
 use world::World;
+
+/// Makes a directory in which there is room for 8 KiB.
+async fn limit(client: &Client, dir: &str) {
+    client.mkdir(dir, 0o755).await.unwrap();
+    client.set_xattr(dir, "pando.quota.bytes", b"8192", XattrMode::Set).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+}
 
 #[tokio::test(start_paused = true)]
 async fn of_two_who_write_the_same_bytes_the_last_to_send_wins() {
@@ -37,9 +44,7 @@ async fn of_two_who_write_the_same_bytes_the_last_to_send_wins() {
 async fn an_error_of_sending_is_told_once_by_the_next_flush() {
     World::run(async |world| {
         let client = world.client().await;
-        client.mkdir("/d", 0o755).await.unwrap();
-        client.set_xattr("/d", "pando.quota.bytes", b"8192", XattrMode::Set).await.unwrap();
-        sleep(Duration::from_secs(1)).await;
+        limit(&client, "/d").await;
         let full = Err(Error::Fs(FsError::QuotaExceeded));
         let file = client.create("/d/f", 0o644).await.unwrap();
         file.write_at(0, &[b'x'; 20_000]).await.unwrap();
@@ -61,9 +66,7 @@ async fn an_error_of_sending_is_told_once_by_the_next_flush() {
 async fn a_close_of_a_copied_descriptor_leaves_an_error_for_the_next_fsync() {
     World::run(async |world| {
         let client = world.client().await;
-        client.mkdir("/d", 0o755).await.unwrap();
-        client.set_xattr("/d", "pando.quota.bytes", b"8192", XattrMode::Set).await.unwrap();
-        sleep(Duration::from_secs(1)).await;
+        limit(&client, "/d").await;
         let full = Err(Error::Fs(FsError::QuotaExceeded));
         let file = client.create("/d/f", 0o644).await.unwrap();
         let NodeRef::File(node) = file.node() else { panic!("it is a file") };
@@ -86,9 +89,7 @@ async fn a_close_of_a_copied_descriptor_leaves_an_error_for_the_next_fsync() {
 async fn a_sync_tells_of_what_fails_while_other_files_are_sent() {
     World::run(async |world| {
         let client = world.client().await;
-        client.mkdir("/d", 0o755).await.unwrap();
-        client.set_xattr("/d", "pando.quota.bytes", b"8192", XattrMode::Set).await.unwrap();
-        sleep(Duration::from_secs(1)).await;
+        limit(&client, "/d").await;
         let mut files = vec![client.create("/d/full", 0o644).await.unwrap()];
         for name in 0..8 {
             files.push(client.create(format!("/{name}"), 0o644).await.unwrap());

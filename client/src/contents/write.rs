@@ -175,12 +175,7 @@ impl Client {
         let seen = open.errors_seen.swap(inner.errors(), Ordering::AcqRel);
         let unsent = inner.error_since(seen);
         drop(inner);
-        if unsent == Some(Error::SessionLost) {
-            return Err(Error::SessionLost);
-        }
-        // A loss is reported once, also where it is why something could not be sent.
-        open.report_forgotten_to_writer()?;
-        unsent.map_or(Ok(()), Err)
+        worst(unsent, || open.report_forgotten_to_writer())
     }
 
     /// Flushes as [`Client::flush_file`] does for a descriptor that is closed while others may
@@ -190,11 +185,7 @@ impl Client {
         self.flush_state(&open.state).await;
         let seen = open.errors_seen.load(Ordering::Acquire);
         let unsent = open.state.lock().error_since(seen);
-        if unsent == Some(Error::SessionLost) {
-            return Err(Error::SessionLost);
-        }
-        open.show_forgotten_to_writer()?;
-        unsent.map_or(Ok(()), Err)
+        worst(unsent, || open.show_forgotten_to_writer())
     }
 
     /// Sends what is wanted, and what is full, unless a task does that already.
@@ -395,6 +386,16 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// The failure of a flush that is reported: a lost session, else a loss of what was answered, also
+/// where that is why something could not be sent, else the error of sending.
+fn worst(unsent: Option<Error>, forgotten: impl FnOnce() -> Result<()>) -> Result<()> {
+    if unsent == Some(Error::SessionLost) {
+        return Err(Error::SessionLost);
+    }
+    forgotten()?;
+    unsent.map_or(Ok(()), Err)
 }
 
 /// Waits until everything up to `count` was sent, or has failed.

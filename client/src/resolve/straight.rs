@@ -7,7 +7,7 @@
 
 use base::{Cred, EntryName, FsError, limits::PATH_BYTES_MAX};
 use bytes::Bytes;
-use wire::{DirRef, FileRef, Lookup, NodeRef, Reply, Request, Stand, Way};
+use wire::{DirRef, Lookup, Reply, Request, Stand, Way};
 
 use super::{Found, Links};
 use crate::{Error, cache::CachedDir, call::Failure, core::Core};
@@ -81,21 +81,19 @@ impl Core {
         };
         let Reply::Entry(entry) = done.reply else { return Err(FsError::Io.into()) };
         let version = self.valid_from(done.version);
-        let node = match (entry.dir, &entry.target) {
-            (Some(found), _) => {
-                let cached = CachedDir { dir: found, attr: entry.attr };
-                let current = self.cache().insert(&dir, &name, cached, version);
-                if !current {
-                    return Err(Box::pin(self.overtaken()).await);
-                }
-                NodeRef::Dir(found)
+        if let Some(found) = entry.dir {
+            let cached = CachedDir { dir: found, attr: entry.attr };
+            let current = self.cache().insert(&dir, &name, cached, version);
+            if !current {
+                return Err(Box::pin(self.overtaken()).await);
             }
-            (None, Some(target)) if links == Links::Follow => {
-                let target = target.clone();
-                return Ok(Straight::Begun(Begun::Link { dir, target, version }));
-            }
-            (None, _) => NodeRef::File(FileRef { dir, name, ino: entry.attr.ino }),
-        };
+        } else if let Some(target) = &entry.target
+            && links == Links::Follow
+        {
+            let target = target.clone();
+            return Ok(Straight::Begun(Begun::Link { dir, target, version }));
+        }
+        let node = entry.node(&dir, &name);
         Ok(Straight::Found(Found { entry, node }))
     }
 }
