@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
+use base::Ino;
 use client::{Client, Error, File, OpenOptions};
 
 use crate::sim::{random::SimRandom, world::World};
@@ -141,6 +142,12 @@ impl Opened {
                 Err(Error::Fs(_)) if self.power_cuts() != cuts => continue,
                 found => found.context("look at what is left")?,
             };
+            match self.take_second_names(&found).await {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(Error::Fs(_)) if self.power_cuts() != cuts => continue,
+                Err(error) => return Err(error).context("remove second names"),
+            }
             if self.sync_both().await? || self.power_cuts() != cuts {
                 continue;
             }
@@ -179,6 +186,25 @@ impl Opened {
             found.insert(name, bytes.to_vec());
         }
         Ok(found)
+    }
+
+    /// Removes names of files that have two: a cut took a removal back, and a link followed before
+    /// anybody was told. Returns whether there were none.
+    async fn take_second_names(&self, found: &BTreeMap<String, Vec<u8>>) -> client::Result<bool> {
+        let mut names_of = BTreeMap::<Ino, Vec<&String>>::new();
+        for name in found.keys() {
+            let ino = self.other.stat(self.path(name)).await?.ino;
+            names_of.entry(ino).or_default().push(name);
+        }
+        let mut none = true;
+        for mut names in names_of.into_values() {
+            names.sort_by_key(|name| !self.synced.contains_key(*name));
+            for name in names.into_iter().skip(1) {
+                self.other.unlink(self.path(name)).await?;
+                none = false;
+            }
+        }
+        Ok(none)
     }
 
     fn check_left(&self, found: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
