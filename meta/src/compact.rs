@@ -310,6 +310,6 @@ pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
         txn.charge_change_freely(quota, before, after);
         txn.put_inode(&file);
     }
-    txn.reclaim.push(*ino);
+    txn.facts.left.push(*ino);
     Ok(())
 }

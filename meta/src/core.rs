@@ -25,7 +25,8 @@ use wire::{Answer, ReplyHeader, Retry, TxnId};
 use crate::{
     bugs::Bug,
     driver::{self, Incoming, Outcome},
-    error::{Fault, Problem, Result},
+    error::{Fault, Result},
+    follow::{Followers, Write},
     observe::{CoreCounts, Nanos, Note, Verdict, Written},
     peer::Peers,
     quota::ask,
@@ -85,6 +86,7 @@ pub(crate) enum Work {
 /// memory.
 struct Run {
     group: Group,
+    followers: Followers,
     now: Time,
     /// Connections with replies in this group, and where in their buffer these start.
     touched: Vec<(Rc<Connection>, usize)>,
@@ -102,9 +104,10 @@ struct Run {
 }
 
 impl Core {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Core {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, followers: Followers) -> Core {
         let run = Run {
             group: Group::new(index),
+            followers,
             now: Time::default(),
             touched: Vec::new(),
             done: Vec::new(),
@@ -247,16 +250,14 @@ impl Inner {
             }
             run.executed += 1;
             let is_full =
-                run.executed >= GROUP_REQUESTS_MAX || run.group.bytes() >= GROUP_BYTES_MAX;
+                run.executed >= GROUP_REQUESTS_MAX || run.group.changes.bytes() >= GROUP_BYTES_MAX;
             // Others wait outside while this core is alone.
             if is_full || run.group.is_alone {
                 self.write(run);
             }
         }
         let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
-        let late = early.then(|| {
-            run.group.take_batch(&self.shared.quotas, self.shared.options.limits.split_threshold)
-        });
+        let late = early.then(|| run.group.changes.take_batch());
         self.write(run);
         counts.busy_since.set(0);
         counts.queued.subtract(u64::try_from(queued).unwrap_or(u64::MAX));
@@ -540,75 +541,43 @@ impl Inner {
 
     /// Writes the group and lets its replies go.
     fn write(&self, run: &mut Run) {
-        let held = self.shared.hot.hold(&run.group);
-        let handoffs = &self.shared.handoffs;
-        let moving =
-            handoffs.any().then(|| handoffs.moving(run.group.changes().map(|(key, _)| key)));
-        let batch =
-            run.group.take_batch(&self.shared.quotas, self.shared.options.limits.split_threshold);
-        let wrote = !batch.is_empty();
-        let bytes = batch.bytes();
+        let (changes, followers) = (&mut run.group.changes, &mut run.followers);
+        let has_news = !changes.are_none();
+        if has_news {
+            followers.iter_mut().for_each(|follower| follower.writing(changes));
+        }
+        let batch = changes.take_batch();
+        let (wrote, bytes) = (!batch.is_empty(), batch.bytes());
+        let mut is_done = false;
         if wrote && !self.shared.is_halted() {
             Counters::add(&self.shared.counters.groups);
-            self.shared.room.wrote(batch.bytes(), self.shared.engine.as_ref());
-            self.shared.sync.writing();
-            let result = self.shared.engine.write(batch);
-            self.shared.hot.release(held, result.is_ok());
-            match result {
-                Ok(()) => self.shared.sync.written(),
-                Err(error) => self.shared.halt(Problem::of(&error)),
-            }
-        } else {
-            self.shared.hot.release(held, false);
+            is_done = self.shared.write(batch);
         }
-        // Report the changes before the locks are free: a handoff that freezes these names then
-        // knows all.
-        let moving = moving.filter(|_| !self.shared.bugs.has(Bug::ChangesForgotten));
-        moving.into_iter().for_each(|moving| handoffs.changed(moving));
+        let write = Write { is_done, is_halted: self.shared.is_halted() };
+        if has_news {
+            let facts = &mut changes.facts;
+            followers.iter_mut().for_each(|follower| follower.written(facts, write));
+        }
         let times = self.measure(run, wrote, bytes);
         let after = &mut run.group.after;
-        if !self.shared.is_halted() {
-            for txn in after.ended.drain(..) {
-                self.shared.births.end(txn);
-                self.shared.prepared.free(txn);
-            }
-            for session in after.forgotten.drain(..) {
-                self.shared.sessions.lock().remove(&session);
-                after.let_in.extend(self.shared.file_locks.end_session(session));
-            }
-            if let Some(settings) = after.settings.take() {
-                self.shared.set_settings(settings);
-            }
-            if std::mem::take(&mut after.roots) {
-                self.shared.quotas.changed();
-            }
+        if !write.is_halted {
             let [promises, looks, acknowledgements] =
                 [&mut after.promises, &mut after.looks, &mut after.acknowledgements]
                     .map(std::mem::take);
             self.keep_promises(promises, SyncQueue::wait, Bug::PromiseNotStable);
             self.keep_promises(looks, SyncQueue::until_stable, Bug::PromiseNotStable);
             self.keep_promises(acknowledgements, SyncQueue::ride, Bug::AcknowledgedEarly);
-            let out_of_bounds = after.out_of_bounds.drain(..);
-            if self.shared.cluster.is_some() {
-                self.shared.handoffs.want(out_of_bounds);
-            }
         }
         let tells_of_change = std::mem::take(&mut after.tells_of_change);
         let is_strict = self.shared.options.durability == Durability::Strict;
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
         }
-        // In a cluster the coordinator has announced these events, before anything was written.
-        if self.shared.cluster.is_none() {
-            self.shared.invalidations.add(&after.events);
+        if has_news {
+            let facts = &mut run.group.changes.facts;
+            run.followers.iter_mut().for_each(|follower| follower.answered(facts, write));
         }
-        after.events.clear();
-        self.shared.backlog.add(std::mem::take(&mut after.reclaim));
-        self.shared.unsynced.add(std::mem::take(&mut after.unsynced));
         self.shared.locks.unlock_all(&mut run.group.locks);
-        if !self.shared.is_halted() {
-            std::mem::take(&mut after.let_in).tell();
-        }
         run.group.leave_sessions();
         self.leave(run);
         run.executed = 0;
@@ -643,11 +612,7 @@ impl Inner {
     /// Writes what was answered already, a moment later ([`Bug::AnswerBeforeWrite`]).
     async fn write_late(&self, batch: Batch) {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        self.shared.sync.writing();
-        match self.shared.engine.write(batch) {
-            Ok(()) => self.shared.sync.written(),
-            Err(error) => self.shared.halt(Problem::of(&error)),
-        }
+        self.shared.write(batch);
     }
 
     /// Measures when the group was executed and written.

@@ -214,7 +214,7 @@ fn in_session(
     }
     // Race: directories that this group has moved are not in the list yet, and its writes are seen
     // already.
-    let unlisted = !header.stand.is_none() && !group.after.events.is_empty();
+    let unlisted = !header.stand.is_none() && !group.changes.facts.moved.is_empty();
     let current =
         if unlisted { Err(Unwritten.into()) } else { is_current(shared, header, request) };
     if let Err(fault) = current {
@@ -242,7 +242,7 @@ fn in_session(
         // The refusal may rest on a presumption that is wrong.
         Err(Fault::Answer(_) | Fault::Retry(_)) if txn.presumes() => {
             let mut remote = txn.take_remote().expect("it presumes");
-            shared.forget_presumed(&remote);
+            remote.unlearn_presumed(&shared.met);
             remote.forget();
             Outcome::Elsewhere(remote)
         }
@@ -623,14 +623,14 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     txn.delete(key::session(session));
     // The session's locks become free when it can neither come back nor, in a cluster, be opened
     // again by its number.
-    txn.forgotten.push(session);
+    txn.facts.forgotten.push(session);
     if shared.cluster.is_none() {
         shared.sessions.lock().remove(&session);
     }
     found.end();
     shared.backlog.discard(found.unnamed.lock().give_up_all());
     let closed = shared.opens.end_session(session);
-    txn.reclaim.extend(closed);
+    txn.facts.left.extend(closed);
     if shared.opens.claimed(session) {
         shared.backlog.sweep();
     }

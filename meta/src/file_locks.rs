@@ -9,6 +9,8 @@
 //! request keeps its place, and the latest connection under that number gets the answer. A number
 //! below what its session has settled is an echo.
 
+mod let_in;
+
 use std::time::Duration;
 
 use base::{
@@ -20,7 +22,13 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 use wire::{ClaimedLock, Distribution, Lock, LockFound, LockTest};
 
-use crate::observe::Histogram;
+use crate::{
+    changes::Facts,
+    follow::{Follower, Write},
+    observe::Histogram,
+};
+
+pub(crate) use let_in::{LetIn, Told};
 
 /// The locks of all cores.
 pub(crate) struct FileLocks {
@@ -59,32 +67,14 @@ pub(crate) struct Shown {
     pub(crate) waiting: Option<Duration>,
 }
 
-/// How waiting ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// The lock is granted.
-    Granted,
-    Cancelled,
-    /// Another request came under the same number, and waits in this one's place.
-    AskedAgain,
-}
+/// Tells requests that have their lock, when the group that let them in is written.
+pub(crate) struct Teller;
 
-/// Requests that need not wait any more. They are told when the group that let them in is written.
-#[derive(Default)]
-pub(crate) struct LetIn(Vec<oneshot::Sender<Told>>);
-
-impl LetIn {
-    /// Tells all of these requests.
-    pub(crate) fn tell(self) {
-        for waiting in self.0 {
-            // The connection of the request may be gone.
-            let _ = waiting.send(Told::Granted);
+impl Follower for Teller {
+    fn answered(&mut self, facts: &mut Facts, write: Write) {
+        if !write.is_halted {
+            std::mem::take(&mut facts.let_in).tell();
         }
-    }
-
-    /// Adds the requests of `others`.
-    pub(crate) fn extend(&mut self, others: LetIn) {
-        self.0.extend(others.0);
     }
 }
 

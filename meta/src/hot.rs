@@ -1,7 +1,7 @@
 //! Hot records: a cache of records that were read or written lately, so that the engine is not
 //! asked for them again.
 //!
-//! Transactions read through it, and `core` takes every batch around it. It holds records under
+//! Transactions read through it, and every core has it follow its writes. It holds records under
 //! names (entries with their embedded inodes) as bytes, and content records of directories as
 //! values: every group of creates reads the record of its directory. Both parts have a bound. The
 //! cache never holds that a record is missing.
@@ -10,15 +10,16 @@
 //! before the write, and nothing comes in until the write is done: a slow reader, between the
 //! engine and this cache, could bring a value of before the write.
 
-use std::{hash::Hasher as _, mem};
+use std::{hash::Hasher as _, mem, sync::Arc};
 
 use base::{HashMap, hash::FixedHasher};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
+    changes::{Changes, Facts},
+    follow::{Follower, Write},
     record::{Content, Key, key},
-    txn::Group,
 };
 
 /// The most memory for names, in bytes.
@@ -40,9 +41,33 @@ pub(crate) struct Hot {
 
 /// Records that a batch changes, kept out of the cache from before its write until after it.
 #[must_use = "nothing comes in until it is released"]
-pub(crate) struct Held {
+struct Held {
     names: HeldRecords<Name>,
     dirs: HeldRecords<Dir>,
+}
+
+/// Keeps the cache equal to the engine while a core writes.
+pub(crate) struct Keeper {
+    hot: Arc<Hot>,
+    held: Option<Held>,
+}
+
+impl Keeper {
+    pub(crate) fn new(hot: Arc<Hot>) -> Keeper {
+        Keeper { hot, held: None }
+    }
+}
+
+impl Follower for Keeper {
+    fn writing(&mut self, changes: &mut Changes) {
+        self.held = Some(self.hot.hold(changes));
+    }
+
+    fn written(&mut self, _facts: &mut Facts, write: Write) {
+        if let Some(held) = self.held.take() {
+            self.hot.release(held, write.is_done);
+        }
+    }
 }
 
 impl Hot {
@@ -68,18 +93,18 @@ impl Hot {
         self.dirs.get(key, read, |content| Dir::new(key, content))
     }
 
-    /// Takes out the records that the batch of a group is about to change.
-    pub(crate) fn hold(&self, group: &Group) -> Held {
-        let names = group.all_changes().filter(|(key, _)| key::is_name(key));
+    /// Takes out the records that a batch is about to change.
+    fn hold(&self, changes: &Changes) -> Held {
+        let names = changes.all().filter(|(key, _)| key::is_name(key));
         let names = names.map(|(key, value)| (key, value.map(|value| Name::new(key, value))));
-        let dirs = group.dirs_changed();
+        let dirs = changes.contents();
         let dirs = dirs.map(|(key, content)| (key, content.map(|content| Dir::new(key, content))));
         Held { names: self.names.hold(names), dirs: self.dirs.hold(dirs) }
     }
 
     /// Lets in the records of a batch that is written. With `false` nobody knows whether it is, and
     /// none come in.
-    pub(crate) fn release(&self, held: Held, written: bool) {
+    fn release(&self, held: Held, written: bool) {
         self.names.release(held.names, written);
         self.dirs.release(held.dirs, written);
     }

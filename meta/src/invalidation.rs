@@ -8,12 +8,20 @@
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use base::{DirId, HashMap};
 use parking_lot::Mutex;
 use wire::{CacheEvents, Stand, way_mark};
+
+use crate::{
+    changes::Facts,
+    follow::{Follower, Write},
+};
 
 const EVENTS_MAX: usize = 10_000;
 /// A client that has missed more events than this is told of them, even if none is on its path: it
@@ -184,6 +192,29 @@ impl Invalidations {
         let is_compared = (1..=WAY_MAX).contains(&stand.way.len());
         let stays = is_heard && is_compared && !events.touch(stand);
         (!stays).then(|| events.since(stand.version, now))
+    }
+}
+
+/// Lists the directories that a core's groups have moved.
+pub(crate) struct Listing {
+    list: Arc<Invalidations>,
+    /// Whether this is the only server. In a cluster the coordinator has announced these events
+    /// before anything was written.
+    is_alone: bool,
+}
+
+impl Listing {
+    pub(crate) fn new(list: Arc<Invalidations>, is_alone: bool) -> Listing {
+        Listing { list, is_alone }
+    }
+}
+
+impl Follower for Listing {
+    fn answered(&mut self, facts: &mut Facts, _write: Write) {
+        if self.is_alone {
+            self.list.add(&facts.moved);
+        }
+        facts.moved.clear();
     }
 }
 

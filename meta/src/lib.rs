@@ -8,9 +8,11 @@
 //! one engine write) → `driver` (stored answer, session, limits) → `ops::*` (read, check, write) →
 //! `txn`.
 
+mod assembly;
 mod background;
 mod block_store;
 mod bugs;
+mod changes;
 mod cluster;
 mod compact;
 mod coordinator;
@@ -20,6 +22,8 @@ mod driver;
 pub mod dump;
 mod error;
 mod file_locks;
+mod follow;
+mod followers;
 mod format;
 mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -46,6 +50,7 @@ mod room;
 mod serve;
 mod server;
 mod session;
+mod settings;
 mod step;
 mod sync;
 mod tails;
@@ -58,6 +63,7 @@ mod unnamed;
 mod unsynced;
 mod wait;
 
+pub use assembly::Server;
 pub use block_store::try_blocks;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
@@ -68,5 +74,5 @@ pub use error::{OpenError, Problem};
 pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use room::FreeBytes;
-pub use server::{Durability, Limits, Offload, Process, Server, ServerOptions, Space};
+pub use server::{Durability, Limits, Offload, Process, ServerOptions, Space};
 pub use unsynced::kept;

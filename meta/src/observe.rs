@@ -10,6 +10,7 @@
 
 mod core;
 mod count;
+mod kind;
 mod parked;
 mod phases;
 mod sketch;
@@ -26,10 +27,11 @@ use wire::Answer;
 pub(crate) use self::{
     core::{CoreCounts, Waiting, Written},
     count::{Count, Histogram},
+    kind::name_of,
     parked::Parked,
     phases::{Laps, Part},
     slow::Slow,
-    snapshot::{busy, load, name_of, named},
+    snapshot::{busy, load, named},
 };
 
 /// Bound on the tags of requests in the protocol, which tell the kinds apart.

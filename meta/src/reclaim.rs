@@ -5,16 +5,16 @@
 //! transactions; after a crash it finds the notes and goes on. A block is deleted before its `G`
 //! record is.
 
-use std::{collections::VecDeque, ops::ControlFlow};
+pub(crate) mod backlog;
 
-use base::{BlockId, HashSet, Ino, ShardId};
+use std::ops::ControlFlow;
+
+use base::{BlockId, Ino, ShardId};
 use bytes::Bytes;
-use parking_lot::Mutex;
 use store::Engine;
-use tokio::sync::Notify;
 
 use crate::{
-    Core, OpenError,
+    Core,
     bugs::Bug,
     error::{Result, describe},
     lock,
@@ -28,94 +28,6 @@ use crate::{
 
 /// Number of chunks of a removed or cut file that one step takes.
 pub(crate) const CHUNKS_A_STEP: usize = 256;
-
-/// Inodes and blocks that wait for the task.
-#[derive(Default)]
-pub(crate) struct Backlog {
-    state: Mutex<State>,
-    wake: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Ino>,
-    /// Orphans that were open when the task last looked at them.
-    orphans: HashSet<Ino>,
-    /// Blocks that were stored and that no record will name.
-    blocks: Vec<BlockId>,
-}
-
-impl Backlog {
-    /// Loads the work that was left before this start.
-    pub(crate) fn load(
-        engine: &dyn Engine,
-        shards: u16,
-    ) -> std::result::Result<Backlog, OpenError> {
-        let mut state = State::default();
-        for shard in (0..shards).map(ShardId) {
-            let prefix = key::kind(shard, b'R');
-            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
-                state.queue.extend(key::parse_ino(key));
-                ControlFlow::Continue(())
-            })?;
-        }
-        Ok(Backlog { state: Mutex::new(state), wake: Notify::new() })
-    }
-
-    /// Numbers of inodes that wait, and of orphans that are open.
-    pub(crate) fn lengths(&self) -> (usize, usize) {
-        let state = self.state.lock();
-        (state.queue.len(), state.orphans.len())
-    }
-
-    /// Adds inodes to look at.
-    pub(crate) fn add(&self, inos: Vec<Ino>) {
-        if !inos.is_empty() {
-            let mut state = self.state.lock();
-            for ino in inos {
-                // An orphan was closed, or the task finds it open and keeps it again.
-                state.orphans.remove(&ino);
-                state.queue.push_back(ino);
-            }
-            self.wake.notify_one();
-        }
-    }
-
-    /// Adds blocks that no record names, now or later.
-    pub(crate) fn discard(&self, blocks: Vec<BlockId>) {
-        if !blocks.is_empty() {
-            self.state.lock().blocks.extend(blocks);
-            self.wake.notify_one();
-        }
-    }
-
-    /// Notes that the last session that had a file open has closed it.
-    pub(crate) fn closed(&self, ino: Ino) {
-        let mut state = self.state.lock();
-        if state.orphans.remove(&ino) {
-            state.queue.push_back(ino);
-            self.wake.notify_one();
-        }
-    }
-
-    /// Looks at all orphans again, as every open is known from now on.
-    pub(crate) fn sweep(&self) {
-        let mut state = self.state.lock();
-        let mut orphans: Vec<Ino> = state.orphans.drain().collect();
-        orphans.sort_unstable();
-        state.queue.extend(orphans);
-        self.wake.notify_one();
-    }
-
-    /// Keeps an orphan that is still open until it is closed.
-    fn keep(&self, ino: Ino) {
-        self.state.lock().orphans.insert(ino);
-    }
-
-    fn next(&self) -> Option<Ino> {
-        self.state.lock().queue.pop_front()
-    }
-}
 
 /// Reclaims for as long as the server runs.
 pub(crate) async fn run(core: Core) {
@@ -186,7 +98,7 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
         }
     }
     // The inode comes again: for the chunks that are left, and then for the blocks.
-    txn.reclaim.push(ino);
+    txn.facts.left.push(ino);
     Ok(())
 }
 
@@ -243,8 +155,7 @@ async fn delete_garbage(core: &Core) {
 /// Deletes the blocks that sessions have left without a name. Blocks that cannot be deleted are
 /// left to `pando fsck --gc`.
 async fn delete_unnamed(shared: &Shared) {
-    loop {
-        let Some(block) = shared.backlog.state.lock().blocks.pop() else { break };
+    while let Some(block) = shared.backlog.next_block() {
         match shared.blocks.delete(block).await {
             Ok(()) => Counters::add(&shared.counters.blocks_deleted),
             Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),

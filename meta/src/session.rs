@@ -16,6 +16,8 @@
 //! waits until no group is inside, and only then removes what the session has; so nothing of it can
 //! come after its end. No core waits for that with a group of its own, so there is no deadlock.
 
+pub(crate) mod table;
+
 use std::{
     collections::VecDeque,
     sync::{

@@ -112,7 +112,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
     };
     // The inode comes again: for what is left, for what became of the file since, and then for the
     // blocks.
-    txn.reclaim.push(ino);
+    txn.facts.left.push(ino);
     let Some(mut file) = txn.find(ino, place.as_ref())? else {
         // The file was removed since, and all its contents with it.
         txn.delete(key::tail(ino));

@@ -20,6 +20,7 @@
 
 pub(crate) mod births;
 pub(crate) mod doubt;
+pub(crate) mod ends;
 pub(crate) mod locks;
 pub(crate) mod outcome;
 pub(crate) mod participant;

@@ -110,7 +110,7 @@ pub(crate) fn directory(
     txn.delete_entry(dir, name);
     rename::note_move(txn, child, &hour, &called)?;
     txn.put_everywhere(child)?;
-    txn.events.push(child.id);
+    txn.facts.moved.push(child.id);
     txn.put_subdir(&mut hour, &called, child);
     Ok(true)
 }

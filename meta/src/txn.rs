@@ -37,9 +37,9 @@ pub(crate) use shares::unshown;
 
 use crate::{
     bugs::Bug,
+    changes::{Facts, Found},
     coordinator::ways::Ways,
     error::{Fault, Result},
-    file_locks::LetIn,
     lock::{self, LockId},
     quota::allowance::Heard,
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
@@ -47,7 +47,7 @@ use crate::{
     session::{Session, Standing},
     transact::locks::{Doubt, Want},
 };
-use group::{Alone, Found};
+use group::Alone;
 
 /// The user, session and rights that a transaction acts for.
 #[derive(Clone, Copy)]
@@ -84,19 +84,10 @@ pub(crate) struct Txn<'a> {
     pub(crate) now: Time,
     group: &'a mut Group,
     charges: quota::Charges<'a>,
-    /// Directories that were moved or changed permissions: clients are told when the group is
-    /// written.
-    pub(crate) events: Vec<DirId>,
-    /// Inodes to look at when the group is written: orphans nobody has open, contents without an
-    /// inode.
-    pub(crate) reclaim: Vec<Ino>,
-    /// Notes of blocks that the operation names and that may not be stable.
-    pub(crate) unsynced: Vec<Key>,
+    /// What the operation brings about besides records.
+    pub(crate) facts: Facts,
     /// Blocks of the session that the operation names.
     pub(crate) named: Vec<BlockId>,
-    /// Requests that waited for a file lock which is free now: they are told when the group is
-    /// written.
-    pub(crate) let_in: LetIn,
     /// The records known of other servers; `None` until any are needed.
     remote: RefCell<Option<Box<Remote>>>,
     /// The transaction over several servers that this is a part of: its own prepared keys are not
@@ -104,14 +95,8 @@ pub(crate) struct Txn<'a> {
     own: Option<TxnId>,
     /// The shard that the request is addressed to: it says which partition of a directory is meant.
     asked: Option<ShardId>,
-    /// Sessions that end with this transaction.
-    pub(crate) forgotten: Vec<SessionId>,
-    /// Prepared transactions that this one ends.
-    pub(crate) ended: Vec<TxnId>,
     /// Whether inodes of other servers are read from here, instead of sending the request there.
     follows: bool,
-    /// The settings of the file system, if the operation changes them.
-    settings: Option<Settings>,
     /// Since when the request has waited for transactions of others.
     waited_since: Option<Instant>,
     /// A prepared transaction that stands on a record which this one has written.
@@ -126,8 +111,6 @@ impl<'a> Txn<'a> {
         now: Time,
     ) -> Self {
         group.begin();
-        let (events, reclaim, unsynced) = (Vec::new(), Vec::new(), Vec::new());
-        let let_in = LetIn::default();
         let charges = quota::Charges::new(&shared.quotas);
         Txn {
             shared,
@@ -135,18 +118,12 @@ impl<'a> Txn<'a> {
             now,
             group,
             charges,
-            events,
-            reclaim,
-            unsynced,
+            facts: Facts::default(),
             named: Vec::new(),
-            let_in,
             remote: RefCell::new(None),
             own: None,
             asked: None,
-            ended: Vec::new(),
-            forgotten: Vec::new(),
             follows: false,
-            settings: None,
             waited_since: None,
             conflict: Cell::new(None),
         }
@@ -466,26 +443,21 @@ impl<'a> Txn<'a> {
 
     /// Joins the group. A transaction that is dropped without this has no effect.
     pub(crate) fn commit(self) -> &'a mut Group {
-        let told = !self.events.is_empty() && self.shared.cluster.is_none();
+        let mut facts = self.facts;
+        let told = !facts.moved.is_empty() && self.shared.cluster.is_none();
         debug_assert!(!told || self.group.is_alone || !self.shared.gate.is_shared());
         self.group.commit();
-        self.group.after.roots |= self.charges.changes_roots();
+        facts.roots |= self.charges.changes_roots();
         let lost = self.own.is_some() && self.shared.bugs.has(Bug::ChargeLost);
         let charged = self.charges.keep().filter(|_| !lost);
-        self.group.charge(charged);
-        self.group.after.events.extend(self.events);
-        let shared = self.shared;
-        let here = |ino: &Ino| shared.owns(ino.shard());
-        self.group.after.reclaim.extend(self.reclaim.into_iter().filter(here));
-        self.group.after.unsynced.extend(self.unsynced);
+        let changes = &mut self.group.changes;
+        changes.charge(charged);
+        facts.left.retain(|ino| self.shared.owns(ino.shard()));
+        changes.facts.add(facts);
         if let (Some(session), false) = (self.caller.session, self.named.is_empty()) {
             let mut unnamed = session.unnamed.lock();
             self.named.into_iter().for_each(|block| unnamed.name(block));
         }
-        self.group.after.ended.extend(self.ended);
-        self.group.after.settings = self.settings.or(self.group.after.settings);
-        self.group.after.forgotten.extend(self.forgotten);
-        self.group.after.let_in.extend(self.let_in);
         self.group
     }
 
@@ -508,7 +480,8 @@ impl<'a> Txn<'a> {
 
     /// The settings of the file system, as they are when the group is written.
     pub(crate) fn settings(&self) -> Settings {
-        self.settings.or(self.group.after.settings).unwrap_or_else(|| self.shared.settings())
+        let written = self.facts.settings.or(self.group.changes.facts.settings);
+        written.unwrap_or_else(|| self.shared.settings())
     }
 
     /// Changes the settings. In a cluster the coordinator does it; the others get them with their
@@ -516,7 +489,7 @@ impl<'a> Txn<'a> {
     pub(crate) fn set_settings(&mut self, settings: Settings) -> Result<()> {
         self.is_coordinators()?;
         self.put(key::settings(), &settings);
-        self.settings = Some(settings);
+        self.facts.settings = Some(settings);
         Ok(())
     }
 
@@ -632,7 +605,7 @@ impl<'a> Txn<'a> {
 
     /// Whether the group, without the operation, has changed anything in a range of keys.
     pub(crate) fn has_unwritten(&self, from: &[u8], to: &[u8]) -> bool {
-        self.group.changes_in(from, to)
+        self.group.changes.are_in(from, to)
     }
 
     /// Visits stored keys in a range. The operation must not have written anything yet. If the
@@ -667,7 +640,7 @@ impl<'a> Txn<'a> {
         want: Want,
         visit: &mut store::kv::Visit<'_>,
     ) -> Result<()> {
-        if self.group.changes_in(from, to) {
+        if self.group.changes.are_in(from, to) {
             return Err(Unwritten.into());
         }
         if self.shared.prepared.any()

@@ -15,7 +15,7 @@
 //! record beside it is of a block that is named. Only the end of the log notes blocks that are not
 //! stable, never a table.
 
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use base::{BlockId, Ino, ShardId};
 use bytes::Bytes;
@@ -28,7 +28,9 @@ use wire::{Slice, SliceSource};
 use crate::{
     OpenError,
     bugs::Bug,
+    changes::Facts,
     error::{Problem, describe},
+    follow::{Follower, Write},
     record::{Key, Record as _, key},
     room::Level,
     server::Shared,
@@ -59,6 +61,23 @@ impl Notes {
     }
 }
 
+/// Remembers the notes that a core's groups write.
+pub(crate) struct Noting {
+    notes: Arc<Notes>,
+}
+
+impl Noting {
+    pub(crate) fn new(notes: Arc<Notes>) -> Noting {
+        Noting { notes }
+    }
+}
+
+impl Follower for Noting {
+    fn answered(&mut self, facts: &mut Facts, _write: Write) {
+        self.notes.add(std::mem::take(&mut facts.unsynced));
+    }
+}
+
 /// Adds a note for each block that slices of an inode name.
 pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
     if txn.shared.blocks.puts_are_stable() {
@@ -70,7 +89,7 @@ pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
         if last.replace(part.block) != Some(part.block) {
             let key = key::unsynced(ino.shard(), part.block);
             txn.put(key.clone(), &Unsynced { bytes: part.block_bytes });
-            txn.unsynced.push(key);
+            txn.facts.unsynced.push(key);
         }
     }
 }

@@ -207,7 +207,7 @@ fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
 /// so it does such a repair.
 fn tell_clients(txn: &mut Txn<'_>, dir: DirId) -> Result<()> {
     txn.coordinate(dir)?;
-    txn.events.push(dir);
+    txn.facts.moved.push(dir);
     Ok(())
 }
 

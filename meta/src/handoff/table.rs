@@ -1,12 +1,16 @@
 //! The handoffs of a running server, in memory.
 //!
-//! `core` notes here which moving names a write has changed, and asks how long a request has to
-//! wait that changes one. While no handoff is under way that is one look at a number. `steps` and
+//! Moving names that a write has changed are noted here ([`Watch`]), and so are partitions that a
+//! write makes too large or too small ([`Splits`]). `core` asks how long a request has to wait that
+//! changes a moving name. While no handoff is under way that is one look at a number. `steps` and
 //! `take` keep the state of their handoffs here.
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -16,7 +20,12 @@ use tokio::{sync::Notify, time::Instant};
 use wire::{Request, TxnId};
 
 use super::target::Target;
-use crate::record::{Key, key, key::Part};
+use crate::{
+    bugs::{Bug, Planted},
+    changes::{Changes, Facts},
+    follow::{Follower, Write},
+    record::{Key, key, key::Part},
+};
 
 /// Number of partitions remembered; beyond it, writes queue no further ones.
 const KNOWN_MAX: usize = 65_536;
@@ -121,7 +130,7 @@ impl Handoffs {
 
     /// Returns the changed keys that are about to move away. The caller notes them with
     /// [`Handoffs::changed`] once they are written.
-    pub(crate) fn moving<'a>(&self, changed: impl Iterator<Item = &'a Key>) -> Vec<(TxnId, Key)> {
+    fn moving<'a>(&self, changed: impl Iterator<Item = &'a Key>) -> Vec<(TxnId, Key)> {
         let given = self.given.lock();
         let mut moving = Vec::new();
         for key in changed.filter(|key| key::is_name(key)) {
@@ -133,7 +142,7 @@ impl Handoffs {
     }
 
     /// Notes moving names whose changes are written.
-    pub(crate) fn changed(&self, moving: Vec<(TxnId, Key)>) {
+    fn changed(&self, moving: Vec<(TxnId, Key)>) {
         let mut given = self.given.lock();
         for (txn, key) in moving {
             if let Some(given) = given.get_mut(&txn) {
@@ -211,7 +220,7 @@ impl Handoffs {
 
     /// Queues partitions that are too large or too small, named by the keys of their content
     /// records.
-    pub(crate) fn want(&self, shares: impl Iterator<Item = Key>) {
+    pub(super) fn want(&self, shares: impl Iterator<Item = Key>) {
         for at in shares.filter_map(|key| Partition::of_share(&key)) {
             let mut wanted = self.wanted.lock();
             let is_full = wanted.known.len() >= KNOWN_MAX;
@@ -282,6 +291,64 @@ impl Handoffs {
             self.wake.notify_one();
         } else {
             wanted.known.remove(&at);
+        }
+    }
+}
+
+/// Notes changes of moving names while a core writes them.
+pub(crate) struct Watch {
+    handoffs: Arc<Handoffs>,
+    bugs: Planted,
+    moving: Option<Vec<(TxnId, Key)>>,
+}
+
+impl Watch {
+    pub(crate) fn new(handoffs: Arc<Handoffs>, bugs: Planted) -> Watch {
+        Watch { handoffs, bugs, moving: None }
+    }
+}
+
+impl Follower for Watch {
+    fn writing(&mut self, changes: &mut Changes) {
+        let moving = || self.handoffs.moving(changes.records().map(|(key, _)| key));
+        self.moving = self.handoffs.any().then(moving);
+    }
+
+    /// Reports the changes before the locks are free: a handoff that freezes these names then knows
+    /// all.
+    fn written(&mut self, _facts: &mut Facts, _write: Write) {
+        let moving = self.moving.take().filter(|_| !self.bugs.has(Bug::ChangesForgotten));
+        moving.into_iter().for_each(|moving| self.handoffs.changed(moving));
+    }
+}
+
+/// Queues partitions that a write of a core makes too large or too small.
+pub(crate) struct Splits {
+    handoffs: Arc<Handoffs>,
+    threshold: u64,
+    /// The keys of content records of partitions that may have names to give away.
+    out_of_bounds: Vec<Key>,
+}
+
+impl Splits {
+    pub(crate) fn new(handoffs: Arc<Handoffs>, threshold: u64) -> Splits {
+        Splits { handoffs, threshold, out_of_bounds: Vec::new() }
+    }
+}
+
+impl Follower for Splits {
+    fn writing(&mut self, changes: &mut Changes) {
+        for (key, content) in changes.dirs() {
+            let number = || key::parse_share(key).map_or(0, |(number, _)| number);
+            if content.is_out_of_bounds(number, self.threshold) {
+                self.out_of_bounds.push(key.clone());
+            }
+        }
+    }
+
+    fn answered(&mut self, _facts: &mut Facts, write: Write) {
+        if !write.is_halted {
+            self.handoffs.want(self.out_of_bounds.drain(..));
         }
     }
 }

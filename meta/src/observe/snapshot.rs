@@ -8,7 +8,7 @@ use wire::{Distribution, Load, Operation, Request};
 use super::{
     CoreCounts, Histogram, KINDS, Stages, Subject,
     core::{KindCounts, Outcomes},
-    phases,
+    name_of, phases,
     sketch::Rates,
 };
 use crate::{
@@ -25,19 +25,6 @@ const _: () = {
         at += 1;
     }
 };
-
-/// The name of a kind of request: `block_put` for `BlockPut`.
-pub(crate) fn name_of(kind: u8) -> String {
-    let known = Request::VARIANTS.iter().find(|(tag, _)| *tag == kind);
-    let mut name = String::new();
-    for letter in known.map_or("unknown", |(_, name)| name).chars() {
-        if letter.is_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_lowercase());
-    }
-    name
-}
 
 /// Pairs of names and values.
 pub(crate) fn named<const N: usize>(names: [&str; N], values: [u64; N]) -> Vec<(String, u64)> {

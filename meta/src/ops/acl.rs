@@ -39,7 +39,7 @@ pub(super) fn set(
             }
             dir.content.times.ctime = txn.now;
             change_access(txn, &dir)?;
-            txn.events.push(dir.id);
+            txn.facts.moved.push(dir.id);
             txn.put_dir_xattrs(&mut dir, set);
             txn.put_everywhere(&dir)?;
         }

@@ -27,7 +27,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
     may_ask(txn.shared, session, req)?;
     let (result, let_in) = txn.shared.file_locks.set(session.id, req);
     match result {
-        Ok(()) => txn.let_in.extend(let_in),
+        Ok(()) => txn.facts.let_in.extend(let_in),
         // A failed transaction is dropped with its effects: tell the waiting requests now.
         Err(_) => let_in.tell(),
     }
@@ -63,7 +63,7 @@ pub(crate) fn find(txn: &Txn<'_>, req: &LockTest) -> Result<Option<LockFound>> {
 pub(crate) fn cancel(txn: &mut Txn<'_>, req: &LockCancel) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
     let let_in = txn.shared.file_locks.cancel(session.id, req.number, req.settled);
-    txn.let_in.extend(let_in);
+    txn.facts.let_in.extend(let_in);
     Ok(())
 }
 

@@ -406,7 +406,7 @@ fn settle(
             txn.put_entry(new, name, &EntryRecord::Dir(Txn::access_of(&child)));
             txn.put_everywhere(&child)?;
             if !txn.shared.bugs.has(Bug::MoveNotAnnounced) {
-                txn.events.push(child.id);
+                txn.facts.moved.push(child.id);
             }
             if let Sides { from, to: Some(to) } = sides {
                 let (less, more) = if forth { (from, to) } else { (to, from) };

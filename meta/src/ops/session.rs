@@ -29,7 +29,7 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
         }
         if txn.shared.opens.access(*ino, session.id).is_none() {
             let let_in = txn.shared.file_locks.close(session.id, *ino);
-            txn.let_in.extend(let_in);
+            txn.facts.let_in.extend(let_in);
         }
     }
     Ok(())

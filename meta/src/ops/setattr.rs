@@ -70,7 +70,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     if seen_by_walkers {
         txn.coordinate(dir.id)?;
         change_access(txn, &dir)?;
-        txn.events.push(named.id);
+        txn.facts.moved.push(named.id);
     }
     if seen_by_walkers {
         txn.put_everywhere(&dir)?;

@@ -32,7 +32,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Tmpfile) -> Result<Created> {
     txn.put(key::inode(ino, Part::Main), &Slot::Inode(inode.clone()));
     let kind = if req.linkable { ReclaimKind::Unnamed } else { ReclaimKind::Orphan };
     txn.put(key::reclaim(ino), &Reclaim { kind });
-    txn.reclaim.push(ino);
+    txn.facts.left.push(ino);
     // The creator may use the file as it was opened, whatever mode it got.
     let opened = open::opened(txn, &inode, None, req.number, Access::READ.and(Access::WRITE))?;
     Ok(Created { entry: show_inode(&inode), existed: false, opened: Some(opened) })

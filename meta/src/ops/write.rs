@@ -217,7 +217,7 @@ pub(crate) fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Sl
     let kept: HashSet<BlockId> = blocks_of(are).collect();
     for block in blocks_of(were).filter(|block| !kept.contains(block)) {
         txn.put(key::garbage(ino.shard(), block), &Garbage {});
-        txn.reclaim.push(ino);
+        txn.facts.left.push(ino);
     }
 }
 
@@ -265,7 +265,7 @@ fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     let huge = gone.len() == CHUNKS_A_STEP || txn.shared.tails.has(ino);
     if huge {
         tails::leave(txn, file, first_gone);
-        txn.reclaim.push(ino);
+        txn.facts.left.push(ino);
     } else {
         for (chunk, value) in gone {
             let record = ChunkRecord::from_record(&value)?;

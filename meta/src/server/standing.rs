@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
-use super::{Level, Shared};
+use super::Shared;
 use crate::{
     cluster::Cluster,
     coordinator::{self, millis},
+    room::Level,
     transact::recover::PATIENCE,
 };
 

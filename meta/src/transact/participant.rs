@@ -366,7 +366,7 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
         txn.put(key::ended(req.txn), &EndedRecord::Committed);
         txn.shared.prepared.close(req.txn);
     }
-    txn.ended.push(req.txn);
+    txn.facts.ended.push(req.txn);
     Ok(())
 }
 
@@ -374,7 +374,7 @@ fn apply(txn: &mut Txn<'_>, write: &PeerWrite) -> Result<()> {
     match write {
         PeerWrite::Put((at, value)) => {
             if at.get(2) == Some(&b'R') {
-                txn.reclaim.extend(key::parse_ino(at));
+                txn.facts.left.extend(key::parse_ino(at));
             }
             txn.put_stored(Key::from_slice(at), value);
         }

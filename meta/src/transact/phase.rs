@@ -193,7 +193,7 @@ impl Phase {
             },
             // The fault may rest on a presumption that is wrong.
             Err(Fault::Retry(_)) if self.commit.is_none() && remote.presumed().is_some() => {
-                shared.forget_presumed(&remote);
+                remote.unlearn_presumed(&shared.met);
                 remote.forget();
                 Ok(Ended::Lacks(remote))
             }

@@ -210,7 +210,7 @@ impl Run<'_> {
                         sleep(if took >= SLOW { pause.max(long) } else { pause }).await;
                     }
                     self.laps.again(self.shared.observed.now());
-                    self.shared.forget_presumed(&again);
+                    again.unlearn_presumed(&self.shared.met);
                     remote = again;
                     remote.forget();
                 }

@@ -191,7 +191,7 @@ impl Txn<'_> {
         } else if self.maybe_open(ino)? && !self.shared.bugs.has(Bug::OpensIgnored) {
             self.move_inode(&mut located, Place::Slot)?;
             self.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
-            self.reclaim.push(ino);
+            self.facts.left.push(ino);
         } else {
             self.delete_inode(&located);
         }
@@ -212,7 +212,7 @@ impl Txn<'_> {
         }
         if located.inode.contents == Contents::Blocks {
             self.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Contents });
-            self.reclaim.push(ino);
+            self.facts.left.push(ino);
         } else if located.inode.nlink == 0 && located.place == Place::Slot {
             self.delete(key::reclaim(ino));
         }

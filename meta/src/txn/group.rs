@@ -1,30 +1,20 @@
 //! The group: the effects of all that one core has executed since its last write.
 //!
 //! `core` has one and writes it; transactions read through it and join it. It never touches the
-//! engine.
-//!
-//! A busy directory changes with every create. So content records stay values here until the group
-//! is written, and each is encoded once.
-//!
-//! Names that a partition does not have, because they come or went in a handoff, are many, and
-//! nobody asks for them before the group is written: runs of these go only into the batch.
-//!
-//! Invariant: the overlay says what every key of the group will have when its batch is written, but
-//! for runs.
+//! engine. What its operations have changed are its [`Changes`]; the writes of the operation that is
+//! being executed are here until it commits.
 
 use std::{ops::Range, rc::Rc, sync::Arc};
 
-use base::{DirId, HashMap, Ino, Seq, SessionId};
+use base::Seq;
 use bytes::Bytes;
-use store::{Batch, Op};
-use wire::{Answer, ReplyHeader, TxnId};
+use wire::{Answer, ReplyHeader};
 
 use crate::{
+    changes::{Changes, Found},
     error::Result,
-    file_locks::LetIn,
     lock::{LockId, LockTable},
-    quota::Quotas,
-    record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
+    record::{Content, Key},
     serve::Connection,
     server::{Counters, Shared},
     session::Session,
@@ -34,24 +24,11 @@ use crate::{
 /// The effects of all that one core has executed since its last write.
 pub(crate) struct Group {
     pub(crate) core: usize,
-    overlay: HashMap<Key, Change>,
-    /// All changes in the overlay but those of directories.
-    batch: Batch,
-    /// The stored answers. They are written after everything else: so their ascending keys come one
-    /// after the other, and the engine finds the place of each beside the one before.
-    answers: Batch,
-    /// The keys of directories in the overlay.
-    dirs: Vec<Key>,
-    /// Charges to quotas that are not in the batch yet.
-    charged: HashMap<QuotaId, Usage>,
+    pub(crate) changes: Changes,
     /// The writes of the operation that is being executed; `bytes` has their values.
-    pending: Vec<(Key, Change)>,
+    pending: Vec<(Key, Pending)>,
     runs: Vec<Run>,
     bytes: Vec<u8>,
-    /// The first and last key of each run in the batch.
-    spans: Vec<(Key, Key)>,
-    /// The keys of runs, with the bytes of the batch that each gets, or none if it is removed.
-    ran: Vec<(Key, Option<Range<usize>>)>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
     /// Whether no other core has a group while this one is under way.
@@ -70,22 +47,15 @@ enum Run {
     Delete(Vec<Key>),
 }
 
-/// The change of a key.
-enum Change {
-    /// The key gets these bytes, of the batch or of the pending ones.
+/// A write of the operation that is being executed.
+enum Pending {
+    /// The key gets these bytes of the pending ones.
     Put(Range<usize>),
     Dir(Box<Content>),
     Delete,
     /// The key, and all keys up to this one, are removed. The group has nothing else there, and
     /// nobody asks it.
     DeleteTo(Key),
-}
-
-/// The value that a group has for a key.
-pub(crate) enum Found<'a> {
-    Bytes(&'a [u8]),
-    Dir(&'a Content),
-    Deleted,
 }
 
 /// An answer to another server that leaves when its content is stable.
@@ -126,34 +96,18 @@ impl WaitNow for Alone {
     }
 }
 
-/// The things to do when the group is written.
+/// The answers to let go when the group is written.
 #[derive(Default)]
 pub(crate) struct After {
-    pub(crate) events: Vec<DirId>,
-    pub(crate) reclaim: Vec<Ino>,
     /// Answers to remember after the write: before, another core could give one to a repeated
     /// request, and it could be lost.
     pub(crate) answers: Vec<(Arc<Session>, Seq, Bytes)>,
-    /// Sessions that end with this batch.
-    pub(crate) forgotten: Vec<SessionId>,
-    /// Prepared transactions that end with this batch.
-    pub(crate) ended: Vec<TxnId>,
     /// Answers to other servers that leave when the batch is stable.
     pub(crate) promises: Vec<Promise>,
     /// Like `promises`, for answers that show records of this server.
     pub(crate) looks: Vec<Promise>,
     /// Like `promises`, for answers for which no sync need begin.
     pub(crate) acknowledgements: Vec<Promise>,
-    /// The new settings of the file system, if the batch has any.
-    pub(crate) settings: Option<Settings>,
-    /// Whether the batch changes accounting roots.
-    pub(crate) roots: bool,
-    /// Notes of blocks that the batch names.
-    pub(crate) unsynced: Vec<Key>,
-    /// The keys of content records of partitions that may have names to give away.
-    pub(crate) out_of_bounds: Vec<Key>,
-    /// Requests that waited for a file lock and have it now.
-    pub(crate) let_in: LetIn,
     /// Whether an answer tells of a change. With strict durability it waits for stable storage.
     pub(crate) tells_of_change: bool,
 }
@@ -162,46 +116,16 @@ impl Group {
     pub(crate) fn new(core: usize) -> Group {
         Group {
             core,
-            overlay: HashMap::default(),
-            batch: Batch::default(),
-            answers: Batch::default(),
-            dirs: Vec::new(),
-            charged: HashMap::default(),
+            changes: Changes::default(),
             pending: Vec::new(),
             runs: Vec::new(),
             bytes: Vec::new(),
-            spans: Vec::new(),
-            ran: Vec::new(),
             scratch: Vec::new(),
             locks: Vec::new(),
             is_alone: false,
             sessions: Vec::new(),
             after: After::default(),
         }
-    }
-
-    /// Takes the batch to write. The group is empty afterwards, but holds its locks until the write
-    /// is done.
-    pub(crate) fn take_batch(&mut self, quotas: &Quotas, split_threshold: u64) -> Batch {
-        quotas.store(self.core, &mut self.charged, &mut self.batch);
-        for key in self.dirs.drain(..) {
-            if let Some(Change::Dir(content)) = self.overlay.get(&key) {
-                self.bytes.clear();
-                content.encode_record(&mut self.bytes);
-                self.batch.put(&key, &self.bytes);
-                let number = || key::parse_share(&key).map_or(0, |(number, _)| number);
-                if content.is_out_of_bounds(number, split_threshold) {
-                    self.after.out_of_bounds.push(key);
-                }
-            }
-        }
-        self.batch.append(&self.answers);
-        self.answers.clear();
-        self.overlay.clear();
-        self.spans.clear();
-        self.ran.clear();
-        let room = Batch::with_capacity(self.batch.bytes());
-        std::mem::replace(&mut self.batch, room)
     }
 
     /// Takes a lock until the group is written. Returns `true` when it was free until now.
@@ -229,40 +153,6 @@ impl Group {
         self.sessions.drain(..).for_each(|session| session.leave());
     }
 
-    /// Adds the charges of an operation, to be stored with the batch.
-    pub(crate) fn charge(&mut self, charges: impl Iterator<Item = (QuotaId, Usage)>) {
-        for (id, usage) in charges {
-            let sum = self.charged.entry(id).or_default();
-            *sum = sum.plus(usage);
-        }
-    }
-
-    /// All changes of the batch, each key once, but for directories.
-    pub(crate) fn all_changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
-        let bytes = self.batch.encoded();
-        let ran = self.ran.iter();
-        self.changes().chain(ran.map(|(key, at)| (key, at.clone().map(|at| &bytes[at]))))
-    }
-
-    /// All changes of the batch, each key once, but for directories and runs.
-    pub(crate) fn changes(&self) -> impl Iterator<Item = (&Key, Option<&[u8]>)> {
-        self.overlay.iter().filter_map(|(key, change)| match change.found(self.batch.encoded()) {
-            Found::Bytes(value) => Some((key, Some(value))),
-            Found::Deleted => Some((key, None)),
-            Found::Dir(_) => None,
-        })
-    }
-
-    /// The content records that the batch will change, each key once, with their values. There is
-    /// no value if the record is removed, or only its bytes are known.
-    pub(crate) fn dirs_changed(&self) -> impl Iterator<Item = (&Key, Option<&Content>)> {
-        let changes = self.overlay.iter().filter(|(key, _)| key::is_content(key));
-        changes.map(|(key, change)| match change {
-            Change::Dir(content) => (key, Some(&**content)),
-            Change::Put(_) | Change::Delete | Change::DeleteTo(_) => (key, None),
-        })
-    }
-
     /// An empty buffer to encode an answer in.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.scratch)
@@ -274,34 +164,13 @@ impl Group {
         self.scratch = scratch;
     }
 
-    /// Approximate number of bytes of the write.
-    pub(crate) fn bytes(&self) -> usize {
-        self.batch.bytes() + self.answers.bytes()
-    }
-
     /// The value of `key` by the operation's writes, or else by the group's.
     pub(crate) fn find(&self, key: &[u8]) -> Option<Found<'_>> {
         let pending = self.pending.iter().rev().find(|(written, _)| written[..] == *key);
-        if let Some((_, change)) = pending {
-            return Some(change.found(&self.bytes));
+        match pending {
+            Some((_, change)) => Some(change.found(&self.bytes)),
+            None => self.changes.find(key),
         }
-        // Most operations are in groups that have written nothing yet, or read keys that nobody has
-        // written.
-        if self.overlay.is_empty() {
-            return None;
-        }
-        self.overlay.get(key).map(|change| change.found(self.batch.encoded()))
-    }
-
-    /// Whether the group, without the operation, has changed anything in a range of keys.
-    pub(crate) fn changes_in(&self, from: &[u8], to: &[u8]) -> bool {
-        let within = |key: &[u8]| key >= from && key < to;
-        self.overlay.keys().any(|key| within(key))
-            || self.spans.iter().any(|(first, last)| last[..] >= *from && first[..] < *to)
-            || self.answers.ops().any(|op| match op {
-                Op::Put { key, .. } | Op::Delete { key } => within(key),
-                Op::DeleteRange { .. } => unreachable!("answers are put"),
-            })
     }
 
     /// The keys that the operation has written.
@@ -325,32 +194,32 @@ impl Group {
     pub(crate) fn put(&mut self, key: Key, encode: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         encode(&mut self.bytes);
-        self.pending.push((key, Change::Put(start..self.bytes.len())));
+        self.pending.push((key, Pending::Put(start..self.bytes.len())));
     }
 
     /// Puts the stored answer of the operation, which is about to join the group.
     pub(crate) fn put_answer(&mut self, key: &Key, encode: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         encode(&mut self.bytes);
-        self.answers.put(key, &self.bytes[start..]);
+        self.changes.put_answer(key, &self.bytes[start..]);
         self.bytes.truncate(start);
         self.after.tells_of_change = true;
     }
 
     /// Puts a content record for the operation.
     pub(crate) fn put_dir(&mut self, key: Key, content: Content) {
-        self.pending.push((key, Change::Dir(Box::new(content))));
+        self.pending.push((key, Pending::Dir(Box::new(content))));
     }
 
     /// Removes a key for the operation.
     pub(crate) fn delete(&mut self, key: Key) {
-        self.pending.push((key, Change::Delete));
+        self.pending.push((key, Pending::Delete));
     }
 
     /// Removes all keys from `from` to before `to`, where the group has changed nothing, for the
     /// operation.
     pub(crate) fn delete_range(&mut self, from: Key, to: Key) {
-        self.pending.push((from, Change::DeleteTo(to)));
+        self.pending.push((from, Pending::DeleteTo(to)));
     }
 
     /// Puts names, for the operation, that nobody asks for before the group is written.
@@ -373,61 +242,31 @@ impl Group {
     pub(crate) fn commit(&mut self) {
         self.after.tells_of_change |= self.is_pending();
         for (key, change) in self.pending.drain(..) {
-            let change = match change {
-                Change::Put(range) => {
-                    self.batch.put(&key, &self.bytes[range.clone()]);
-                    let end = self.batch.bytes();
-                    Change::Put(end - range.len()..end)
-                }
-                Change::Delete => {
-                    self.batch.delete(&key);
-                    Change::Delete
-                }
-                Change::DeleteTo(to) => {
-                    self.batch.delete_range(&key, &to);
-                    continue;
-                }
-                Change::Dir(content) => {
-                    if let Some(Change::Dir(before)) = self.overlay.get_mut(&key) {
-                        *before = content;
-                        continue;
-                    }
-                    self.dirs.push(key.clone());
-                    Change::Dir(content)
-                }
-            };
-            self.overlay.insert(key, change);
+            match change {
+                Pending::Put(range) => self.changes.put(key, &self.bytes[range]),
+                Pending::Dir(content) => self.changes.put_dir(key, content),
+                Pending::Delete => self.changes.delete(key),
+                Pending::DeleteTo(to) => self.changes.delete_range(&key, &to),
+            }
         }
         for run in self.runs.drain(..) {
             match run {
                 Run::Put(names) => {
-                    let ends = names.first().zip(names.last());
-                    let ends = ends.map(|((first, _), (last, _))| (first.clone(), last.clone()));
-                    self.spans.extend(ends);
-                    for (key, range) in names {
-                        self.batch.put(&key, &self.bytes[range.clone()]);
-                        let end = self.batch.bytes();
-                        self.ran.push((key, Some(end - range.len()..end)));
-                    }
+                    let names = names.into_iter();
+                    self.changes.put_run(names.map(|(key, range)| (key, &self.bytes[range])));
                 }
-                Run::Delete(names) => {
-                    let Some((first, last)) = names.first().zip(names.last()) else { continue };
-                    let after = [&last[..], &[0]].concat();
-                    self.batch.delete_range(first, &after);
-                    self.spans.push((first.clone(), last.clone()));
-                    self.ran.extend(names.into_iter().map(|key| (key, None)));
-                }
+                Run::Delete(names) => self.changes.delete_run(names),
             }
         }
     }
 }
 
-impl Change {
+impl Pending {
     fn found<'a>(&'a self, bytes: &'a [u8]) -> Found<'a> {
         match self {
-            Change::Put(range) => Found::Bytes(&bytes[range.clone()]),
-            Change::Dir(content) => Found::Dir(content),
-            Change::Delete | Change::DeleteTo(_) => Found::Deleted,
+            Pending::Put(range) => Found::Bytes(&bytes[range.clone()]),
+            Pending::Dir(content) => Found::Dir(content),
+            Pending::Delete | Pending::DeleteTo(_) => Found::Deleted,
         }
     }
 }

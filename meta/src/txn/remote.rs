@@ -22,6 +22,7 @@ use crate::{
     bugs::{Bug, Planted},
     cluster::Cluster,
     error::{Fault, Result},
+    met::Met,
     record::{Content, Key, Record, key},
 };
 
@@ -324,6 +325,13 @@ impl Remote {
     /// The share that was presumed to be as it is remembered, if one was.
     pub(crate) fn presumed(&self) -> Option<&Key> {
         self.presumed.as_ref()
+    }
+
+    /// Forgets the memory that the presumption rests on, which may be wrong.
+    pub(crate) fn unlearn_presumed(&self, met: &Met) {
+        if let Some(share) = self.presumed() {
+            met.forget(share);
+        }
     }
 
     pub(super) fn put(&mut self, key: Key, value: Bytes) {

@@ -5,7 +5,7 @@ use base::{AclKind, limits::XATTRS_EMBEDDED_BYTES_MAX};
 use bytes::Bytes;
 use wire::Retry;
 
-use super::{Txn, dirs::Dir, files::Located};
+use super::{Located, Txn, dirs::Dir};
 use crate::{
     error::{Fault, Result},
     record::{Key, XattrSet, Xattrs, key, key::Part},

@@ -342,7 +342,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
         if txn.shared.cluster.is_none() {
             txn.alone()?;
         }
-        txn.events.push(dir.id);
+        txn.facts.moved.push(dir.id);
         txn.put_dir(&dir);
         return Ok(true);
     };

@@ -217,7 +217,7 @@ fn in_slot(txn: &mut Txn<'_>, ino: Ino, key: &Key, lose: bool) -> Result<bool> {
     if located.inode.nlink == 0 && sound::<Reclaim>(txn, &key::reclaim(ino))?.is_none() {
         // If no session has the file open any more, it is removed at once.
         txn.put(key::reclaim(ino), &Reclaim { kind: ReclaimKind::Orphan });
-        txn.reclaim.push(ino);
+        txn.facts.left.push(ino);
         mended = true;
     }
     if *key != main && !was.xattrs.is_spilled() {

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     Server,
     error::Result,
+    followers,
     record::{Content, EntryRecord, Record as _, key, key::Part},
     transact::participant,
     txn::{Caller, Dir, Group, Txn},
@@ -36,9 +37,7 @@ fn directly<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) -> 
     let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
     let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
     txn.commit();
-    let held = shared.hot.hold(&group);
-    shared.engine.write(group.take_batch(&shared.quotas, u64::MAX)).unwrap();
-    shared.hot.release(held, true);
+    followers::write(shared, &mut group);
     done
 }
 

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     Server,
     error::Result,
+    followers,
     handoff::{
         HandoffRecord, Receiving, steps,
         switch::{self, Switch},
@@ -39,9 +40,7 @@ fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) ->
     let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
     let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
     txn.commit();
-    let held = shared.hot.hold(&group);
-    shared.engine.write(group.take_batch(&shared.quotas, u64::MAX)).unwrap();
-    shared.hot.release(held, true);
+    followers::write(shared, &mut group);
     shared.locks.unlock_all(&mut group.locks);
     done
 }

@@ -61,7 +61,7 @@ pub(in crate::transact) fn end(
         forget(txn, at)?;
     }
     txn.delete(key::prepared(birth));
-    txn.ended.push(birth);
+    txn.facts.ended.push(birth);
     Ok(())
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
         }
     }
     txn.delete(key::prepared(birth));
-    txn.ended.push(birth);
+    txn.facts.ended.push(birth);
     Ok(())
 }
 

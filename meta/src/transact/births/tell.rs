@@ -161,7 +161,7 @@ fn by_server(shared: &Shared, txns: &[TxnId]) -> BTreeMap<u16, Vec<TxnId>> {
 fn confirmed(txn: &mut Txn<'_>, txns: &[TxnId]) -> Result<()> {
     for birth in txns {
         txn.delete(key::committed(*birth));
-        txn.ended.push(*birth);
+        txn.facts.ended.push(*birth);
     }
     Ok(())
 }

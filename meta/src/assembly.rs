@@ -1,0 +1,279 @@
+//! The server as its process has it: everything that it is made of, put together.
+//!
+//! This is the top of the crate: it names every part, and nobody below imports it. The parts that
+//! run beside requests are listed in `background`, those that follow writes in `followers`.
+
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use base::{Clock, ClusterMap, HashMap, Random, SessionId, ShardId};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use store::{Blocks, Engine};
+
+use crate::{
+    Core, OpenError, Problem,
+    block_store::BlockStore,
+    bugs::{Bug, Planted},
+    cluster::Cluster,
+    followers,
+    gate::Gate,
+    hot::Hot,
+    invalidation::Invalidations,
+    lock::LockTable,
+    observe::{self, Observed},
+    opens::Opens,
+    quota::Quotas,
+    reclaim::backlog::Backlog,
+    record::{Config, Record as _, SessionRecord, Settings, TrashSetting, key},
+    room::{Level, Room},
+    server::{Counters, InoCounters, Limits, ServerOptions, Shared},
+    session::Session,
+    settings::InForce,
+    tails::Tails,
+    transact::{births::Births, locks::Prepared, recover},
+    unsynced,
+};
+
+/// A metadata server. Cloning shares it.
+#[derive(Clone)]
+pub struct Server {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Opens the file system in `engine`. Where blocks are stable only after a sync, the end of the
+    /// engine's log was looked at before ([`kept`](crate::kept)).
+    ///
+    /// Cost: a read for each session, each inode left to reclaim and each file left to be cut, and
+    /// one synced write. The cost does not grow with the number of files.
+    ///
+    /// # Errors
+    /// When the engine is not formatted, or cannot be read.
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        blocks: Blocks,
+        options: ServerOptions,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<Server, OpenError> {
+        Server::open_with(engine, blocks, options, (clock, random), Planted::default())
+    }
+
+    /// Like [`Server::open`], with a deliberate bug.
+    ///
+    /// # Errors
+    /// As [`Server::open`].
+    #[cfg(feature = "bugs")]
+    pub fn open_wrong(
+        engine: Arc<dyn Engine>,
+        blocks: Blocks,
+        options: ServerOptions,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+        bug: Option<Bug>,
+    ) -> Result<Server, OpenError> {
+        Server::open_with(engine, blocks, options, (clock, random), Planted { bug })
+    }
+
+    fn open_with(
+        engine: Arc<dyn Engine>,
+        blocks: Blocks,
+        options: ServerOptions,
+        (clock, random): (Arc<dyn Clock>, Arc<dyn Random>),
+        bugs: Planted,
+    ) -> Result<Server, OpenError> {
+        let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
+        let config = Config::from_record(&config)?;
+        let begun = tokio::time::Instant::now();
+        unsynced::forget(engine.as_ref(), config.shards)?;
+        let Limits { free, reserve, .. } = options.limits.clone();
+        let room = Room::new(free, reserve, engine.as_ref());
+        let inos = if room.level() == Level::Enough {
+            InoCounters::reserve(engine.as_ref(), config.shards, bugs)?
+        } else {
+            InoCounters::none_yet(engine.as_ref(), config.shards)?
+        };
+        let sessions = load_sessions(engine.as_ref())?;
+        let settings = match engine.get(&key::settings())? {
+            Some(settings) => Settings::from_record(&settings)?,
+            None => Settings {
+                inline_bytes_max: config.inline_bytes_max,
+                trash: TrashSetting::default(),
+            },
+        };
+        let several = engine.get(&key::member())?.is_some();
+        let quotas = Quotas::load(engine.as_ref(), config.shards, several)?;
+        let backlog = Backlog::load(engine.as_ref(), config.shards)?;
+        let tails = Tails::load(engine.as_ref(), config.shards)?;
+        backlog.add(tails.inos());
+        let opens = Opens::default();
+        if !bugs.has(Bug::ClaimsNotAwaited) {
+            opens.await_claims(sessions.keys().copied());
+            sessions.values().for_each(|session| session.awaits_claims());
+        }
+        let prepared = Prepared::new(options.limits.doubt_max);
+        let births = Births::default();
+        recover::load(engine.as_ref(), &prepared, &births, bugs)?;
+        let started = tokio::time::Instant::now();
+        tracing::info!(
+            sessions = sessions.len(),
+            took = ?started.duration_since(begun),
+            "what was there before the start is read; its sessions may come back"
+        );
+        let incarnation = random.next();
+        let (cluster, version) =
+            match Cluster::open(engine.as_ref(), incarnation, options.cluster.as_ref())? {
+                Some((cluster, version)) => (Some(cluster), version),
+                // Half of the range, so that the version can count up; never 0, which means "by
+                // handle".
+                None => (None, random.next() >> 1 | 1),
+            };
+        if let Some(cluster) = &cluster {
+            if cluster.coordinates() {
+                quotas.begin_versions(incarnation);
+            }
+            births.hear_of((0..cluster.servers).filter(|server| *server != cluster.me));
+        }
+        let shared = Shared {
+            blocks,
+            block_store: BlockStore::default(),
+            refusals: Default::default(),
+            cluster,
+            alone: ClusterMap::single(&options.address, config.shards),
+            incarnation,
+            started,
+            observed: Observed::new(started, options.cores),
+            locks: LockTable::new(options.cores),
+            gate: Gate::new(options.cores),
+            prepared: Arc::new(prepared),
+            initiated: Default::default(),
+            births: Arc::new(births),
+            handoffs: Arc::default(),
+            hot: Arc::new(Hot::new()),
+            layouts: Default::default(),
+            met: Default::default(),
+            inos,
+            opens,
+            file_locks: Arc::default(),
+            sessions: Arc::new(Mutex::new(sessions)),
+            evictions: AtomicU64::new(0),
+            invalidations: Arc::new(Invalidations::new(version)),
+            paths: Default::default(),
+            tokens: Default::default(),
+            sync: Default::default(),
+            unsynced: Arc::default(),
+            room,
+            backlog: Arc::new(backlog),
+            tails,
+            compact: Default::default(),
+            jobs: Default::default(),
+            dumps: Default::default(),
+            pauses: Default::default(),
+            counters: Counters::default(),
+            bugs,
+            halted: tokio::sync::watch::Sender::new(None),
+            engine,
+            config,
+            settings: Arc::new(InForce::new(settings)),
+            quotas: Arc::new(quotas),
+            trash: Default::default(),
+            options,
+            clock,
+            random,
+        };
+        Ok(Server { shared: Arc::new(shared) })
+    }
+
+    /// Makes one core, which stays on the calling thread.
+    #[must_use]
+    pub fn core(&self, index: usize) -> Core {
+        Core::new(self.shared.clone(), index, followers::of_core(&self.shared, index))
+    }
+
+    /// Returns when the server can no longer serve, with the reason.
+    pub async fn halted(&self) -> Problem {
+        let mut halted = self.shared.halted.subscribe();
+        match halted.wait_for(Option::is_some).await {
+            Ok(problem) => problem.clone().expect("waited for"),
+            Err(_) => unreachable!("the sender lives as long as the server"),
+        }
+    }
+
+    /// Counters since the start, for `--http`.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.shared.counters.list()
+    }
+
+    /// Counts a connection that was not taken because there are too many.
+    pub fn connection_refused(&self) {
+        Counters::add(&self.shared.counters.connections_refused);
+    }
+
+    /// Notes that a trial of the block store, before the server served, has failed: the trial is
+    /// repeated until it works.
+    pub fn block_store_failed(&self, cause: &str) {
+        self.shared.block_store.has_failed_a_trial(cause);
+    }
+
+    /// Whether clients should be sent here, and what is wrong.
+    #[must_use]
+    pub fn standing(&self) -> wire::Standing {
+        self.shared.standing()
+    }
+
+    /// Whether the server has had a lease since it was opened: by then the coordinator knows
+    /// whether it had lost anything.
+    #[must_use]
+    pub fn has_had_lease(&self) -> bool {
+        self.shared.cluster.as_ref().is_some_and(Cluster::had_lease)
+    }
+
+    /// A summary of the server's work and state.
+    #[must_use]
+    pub fn status(&self) -> wire::Status {
+        self.shared.status()
+    }
+
+    /// Where time goes and what waits, without naming clients.
+    #[must_use]
+    pub fn load(&self) -> wire::Load {
+        observe::load(&self.shared)
+    }
+
+    /// Makes everything answered so far stable; the last act of a clean stop.
+    ///
+    /// # Errors
+    /// When the blocks' directory or the engine cannot.
+    pub fn sync(&self) -> Result<(), Problem> {
+        unsynced::sync(&self.shared)
+    }
+}
+
+fn load_sessions(engine: &dyn Engine) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
+    let mut sessions = HashMap::default();
+    let prefix = key::kind(ShardId(0), b'S');
+    let mut damaged = None;
+    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match (
+        key::parse_session(key),
+        SessionRecord::from_record(&Bytes::copy_from_slice(value)),
+    ) {
+        (Some(id), Ok(record)) => {
+            let session = Session::new(id, record.secret, record.client);
+            sessions.insert(id, Arc::new(session));
+            ControlFlow::Continue(())
+        }
+        (None, _) => {
+            damaged = Some(base::DecodeError::Invalid("session key"));
+            ControlFlow::Break(())
+        }
+        (_, Err(error)) => {
+            damaged = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    damaged.map_or(Ok(sessions), |error| Err(error.into()))
+}

@@ -1,0 +1,40 @@
+//! The list of all mechanisms that follow the writes of a core ([`crate::follow`]).
+
+use crate::{
+    file_locks, follow::Followers, handoff, hot, invalidation, quota::sums, reclaim::backlog,
+    server::Shared, session, settings, transact, unsynced,
+};
+
+/// The followers of one core, in the order in which they are told, which is also the order in which
+/// they wake tasks.
+pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
+    let Shared { handoffs, quotas, .. } = shared;
+    let threshold = shared.options.limits.split_threshold;
+    let is_alone = shared.cluster.is_none();
+    let mut all: Followers = vec![
+        Box::new(hot::Keeper::new(shared.hot.clone())),
+        Box::new(handoff::table::Watch::new(handoffs.clone(), shared.bugs)),
+        Box::new(transact::ends::Ends::new(shared.births.clone(), shared.prepared.clone())),
+        Box::new(session::table::Ends::new(shared.sessions.clone(), shared.file_locks.clone())),
+        Box::new(settings::Change::new(shared.settings.clone())),
+        Box::new(sums::Sums::new(quotas.clone(), core)),
+    ];
+    if !is_alone {
+        all.push(Box::new(handoff::table::Splits::new(handoffs.clone(), threshold)));
+    }
+    all.push(Box::new(invalidation::Listing::new(shared.invalidations.clone(), is_alone)));
+    all.push(Box::new(backlog::Collector::new(shared.backlog.clone())));
+    all.push(Box::new(unsynced::Noting::new(shared.unsynced.clone())));
+    all.push(Box::new(file_locks::Teller));
+    all
+}
+
+/// Writes a group as a core does, but for its answers.
+#[cfg(test)]
+pub(crate) fn write(shared: &Shared, group: &mut crate::txn::Group) {
+    let (mut followers, changes) = (of_core(shared, group.core), &mut group.changes);
+    followers.iter_mut().for_each(|follower| follower.writing(changes));
+    shared.engine.write(changes.take_batch()).expect("the engine is in memory");
+    let write = crate::follow::Write { is_done: true, is_halted: false };
+    followers.iter_mut().for_each(|follower| follower.written(&mut changes.facts, write));
+}
