@@ -33,7 +33,7 @@ use crate::{
     session::Session,
     settings::InForce,
     tails::Tails,
-    transact::{births::Births, locks::Prepared, recover},
+    transact::{births::table::Births, locks::Prepared, recover},
     unsynced,
 };
 
@@ -249,7 +249,7 @@ impl Server {
     /// # Errors
     /// When the blocks' directory or the engine cannot.
     pub fn sync(&self) -> Result<(), Problem> {
-        unsynced::sync(&self.shared)
+        self.shared.make_stable()
     }
 }
 

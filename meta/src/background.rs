@@ -3,8 +3,7 @@
 use tokio::join;
 
 use crate::{
-    Core, block_store, compact, coordinator, fsck, handoff, quota, reclaim, room, serve, sync,
-    transact, trash,
+    Core, compact, coordinator, fsck, handoff, quota, reclaim, serve, sync, transact, trash,
 };
 
 impl Core {
@@ -13,15 +12,15 @@ impl Core {
         let shared = &self.inner.shared;
         join!(
             quota::count::run(self.clone()),
-            sync::run(shared.clone()),
+            sync::run::run(shared.clone()),
             serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
             compact::run(self.clone()),
-            block_store::watch(shared),
-            fsck::run_repairs(self.clone()),
-            fsck::run_asked(self.clone()),
+            shared.block_store.watch(&shared.blocks, shared.random.as_ref()),
+            fsck::run::repair(self.clone()),
+            fsck::run::ask(self.clone()),
             trash::run(self.clone()),
-            room::run(shared.clone()),
+            shared.room.watch(shared.engine.as_ref()),
             transact::recover::run(self.clone()),
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use base::BlockId;
+use base::{BlockId, Random, error::describe};
 use parking_lot::Mutex;
 use store::{Blocks, BlocksError};
 use tokio::{
@@ -17,12 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    error::describe,
-    log_limit::LogLimit,
-    server::{Counters, Shared},
-    session::Session,
-};
+use crate::{log_limit::LogLimit, server::Counters, session::Session};
 
 /// Interval between trials of a store that has failed.
 const TRY_PERIOD: Duration = Duration::from_secs(3);
@@ -147,27 +142,28 @@ impl BlockStore {
     }
 }
 
-impl Shared {
+impl BlockStore {
     /// Notes the result of a session's put or get.
-    pub(crate) fn note_blocks<T>(
+    pub(crate) fn note<T>(
         &self,
+        counters: &Counters,
         session: &Session,
         (action, block): (&'static str, BlockId),
         result: &Result<T, BlocksError>,
     ) {
         let error = match result {
-            Ok(_) if action == "put" => return self.block_store.works(),
+            Ok(_) if action == "put" => return self.works(),
             Ok(_) => return,
             Err(error) => error,
         };
         match error {
             BlocksError::Exists { .. } | BlocksError::Bounds { .. } => {}
             BlocksError::Missing { .. } => {
-                Counters::add(&self.counters.blocks_missed);
-                self.block_store.missed(session, block);
+                Counters::add(&counters.blocks_missed);
+                self.missed(session, block);
             }
             BlocksError::Corrupt { .. } => {
-                Counters::add(&self.counters.block_failures);
+                Counters::add(&counters.block_failures);
                 let client = &session.client;
                 tracing::error!(%block, client, "a block is damaged; `pando fsck` says of which file");
             }
@@ -176,13 +172,27 @@ impl Shared {
             | BlocksError::Config { .. }
             | BlocksError::Store(_)
             | BlocksError::Io(_) => {
-                Counters::add(&self.counters.block_failures);
-                let (cause, store) = (describe(error), &self.block_store);
-                let due = if action == "put" { store.fails(&cause) } else { store.is_doubtful() };
+                Counters::add(&counters.block_failures);
+                let cause = describe(error);
+                let due = if action == "put" { self.fails(&cause) } else { self.is_doubtful() };
                 if due {
                     let client = &session.client;
                     tracing::error!(%block, client, error = cause, "cannot {action} a block");
                 }
+            }
+        }
+    }
+
+    /// Tries the store when it is in doubt, until it works.
+    pub(crate) async fn watch(&self, blocks: &Blocks, random: &dyn Random) {
+        loop {
+            self.doubted.notified().await;
+            loop {
+                match try_blocks(blocks, random.next()).await {
+                    Ok(()) => break self.works(),
+                    Err(cause) => self.has_failed_a_trial(&cause),
+                }
+                sleep(TRY_PERIOD).await;
             }
         }
     }
@@ -197,19 +207,5 @@ pub async fn try_blocks(blocks: &Blocks, nonce: u64) -> Result<(), String> {
     match timeout(TRIAL_TIMEOUT, blocks.trial(nonce)).await {
         Ok(tried) => tried.map_err(|error| describe(&error)),
         Err(_) => Err(format!("it does not answer within {} s", TRIAL_TIMEOUT.as_secs())),
-    }
-}
-
-/// Tries the store when it is in doubt, until it works.
-pub(crate) async fn watch(shared: &Shared) {
-    loop {
-        shared.block_store.doubted.notified().await;
-        loop {
-            match try_blocks(&shared.blocks, shared.random.next()).await {
-                Ok(()) => break shared.block_store.works(),
-                Err(cause) => shared.block_store.has_failed_a_trial(&cause),
-            }
-            sleep(TRY_PERIOD).await;
-        }
     }
 }

@@ -19,7 +19,7 @@ pub enum Bug {
     AnswerBeforeWrite,
     /// Requests that wait for stable storage are answered at once (`core`, `data`).
     SyncNotAwaited,
-    /// A sync makes the log stable, and not the blocks that it names (`unsynced`).
+    /// A sync makes the log stable, and not the blocks that it names (`server`).
     BlocksNotSynced,
     /// A server opens a log that names blocks which a power cut took (the caller of
     /// `unsynced::kept`).
@@ -97,7 +97,7 @@ pub enum Bug {
     LayoutToldEarly,
     /// A partition says that names have moved before they have (`handoff::give`).
     LayoutPublishedEarly,
-    /// Moving names that change are not sent again (`core`).
+    /// Moving names that change are not sent again (`handoff::table`).
     ChangesForgotten,
     /// Names move while they are changed (`handoff::steps`).
     NotFrozen,

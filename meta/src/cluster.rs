@@ -4,6 +4,9 @@
 //! The coordinator decides all of it (`coordinator`); this server has a copy. A file system of one
 //! server has none of this, and never looks.
 
+pub(crate) mod lease;
+pub(crate) mod member;
+
 use std::{
     sync::{
         Arc,
@@ -12,21 +15,21 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterMap, ShardId, codec};
+use base::{ClusterMap, ShardId};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use parking_lot::RwLock;
 use sha2::Sha256;
-use store::{Batch, Engine};
+use store::Engine;
 use tokio::time::Instant;
-use wire::{Dial, Lease, PeerHello};
+use wire::{Dial, PeerHello};
 
+use self::member::Member;
 use crate::{
-    OpenError, Problem,
-    coordinator::{Coordinator, millis},
-    record::{Record, Settings, key},
-    server::Shared,
-    unsynced,
+    OpenError,
+    coordinator::state::Coordinator,
+    millis::millis,
+    record::{Record as _, key},
 };
 
 /// How a server reaches the others.
@@ -47,23 +50,6 @@ pub struct ClusterOptions {
     /// not been restarted since.
     pub kept_all: bool,
 }
-
-codec! {
-    /// The membership of a server in its cluster, as stored when it last changed.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct Member {
-        /// Number of the server in the map.
-        pub server: u16,
-        /// Number of servers of the complete cluster.
-        pub servers: u16,
-        /// The random number that the server drew for itself.
-        pub member: u64,
-        /// The newest map; it has no servers until the cluster is complete.
-        pub map: ClusterMap,
-    }
-}
-
-impl Record for Member {}
 
 /// One of several servers.
 pub(crate) struct Cluster {
@@ -286,62 +272,6 @@ impl Cluster {
         let number = self.transactions.fetch_add(1, Ordering::Relaxed) + 1;
         wire::TxnId { server: self.me, run: self.run, number }
     }
-}
-
-/// Takes in a lease that was asked for at `asked`: first the missing events of the invalidation
-/// list and a newer map, which is stable before it counts, and then the time.
-///
-/// Race: while this server had no lease, others may have gone on without it. So before it may serve
-/// again it writes what its cores had executed but not written, and what they had checked without
-/// the events that the lease brings.
-pub(crate) async fn take_lease(
-    shared: &Shared,
-    cluster: &Cluster,
-    asked: Duration,
-    lease: Lease,
-) -> Result<(), Problem> {
-    let failed = |error: store::Error| Problem::of(&error);
-    let Lease { ms, map, events, settings, roots } = lease;
-    let after = events.version.saturating_sub(events.dirs.len() as u64);
-    if events.reset {
-        shared.invalidations.begin_anew(events.version, &events.dirs);
-    } else if !shared.invalidations.take_in(after, &events.dirs) {
-        // The events do not follow on the list, so this lease does not answer the last request:
-        // ignore it.
-        return Ok(());
-    }
-    if map.is_some_and(|map| cluster.learn(map)) {
-        let mut batch = Batch::default();
-        batch.put(&key::member(), &cluster.to_member().to_record());
-        shared.engine.write(batch).map_err(failed)?;
-        // The blocks that the log names must be stable too: a power cut that takes one cuts the log
-        // there.
-        unsynced::sync(shared)?;
-    }
-    match settings.map(|settings| Settings::from_record(&settings)) {
-        None => {}
-        Some(Ok(settings)) => {
-            let mut batch = Batch::default();
-            batch.put(&key::settings(), &settings.to_record());
-            shared.sync.writing();
-            shared.engine.write(batch).map_err(failed)?;
-            shared.sync.written();
-            shared.set_settings(settings);
-            tracing::info!(?settings, "the settings of the file system have changed");
-        }
-        Some(Err(error)) => tracing::error!(%error, "the coordinator has other settings"),
-    }
-    if let Some(Err(error)) = roots.map(|roots| shared.quotas.learn(&roots)) {
-        tracing::error!(%error, "the coordinator has other quotas");
-    }
-    if !cluster.has_lease() {
-        shared.gate.settled().await;
-    }
-    shared.settle_events().await;
-    if ms > 0 {
-        cluster.extend_lease(asked + Duration::from_millis(ms));
-    }
-    Ok(())
 }
 
 /// A connection from one server to another, as its proof names it.

@@ -16,126 +16,40 @@ mod leases;
 mod link;
 pub(crate) mod roster;
 pub(crate) mod run;
+pub(crate) mod state;
 mod watch;
 pub(crate) mod ways;
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use base::{DirId, Epoch};
-use parking_lot::{Mutex, MutexGuard};
-use store::{Batch, Engine};
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 use wire::{
     Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease, Retry,
     ServerStatus,
 };
 
 use self::{
-    graph::Graph,
-    leases::{Beat, Leases},
-    roster::{Place, Roster},
-    ways::Ways,
+    leases::Beat,
+    roster::Place,
+    state::{Coordinator, State, VERSIONS_RESERVED},
 };
 use crate::{
-    OpenError,
     bugs::Bug,
-    cluster::{Cluster, Member},
+    cluster::Cluster,
     error::{Fault, Result},
     invalidation::Invalidations,
-    quota::ask::Ledgers,
+    millis::millis,
     record::{Record as _, key},
     server::{Durability, Shared},
-    unsynced,
 };
 
-/// Number of versions of the log that are reserved at a time.
-const VERSIONS_RESERVED: u64 = 1 << 16;
-
-/// The coordinator's part of a server.
-pub(crate) struct Coordinator {
-    state: Mutex<State>,
-    /// Renames of directories in flight.
-    graph: Mutex<Graph>,
-    /// Places where renames have seen directories.
-    ways: Mutex<Ways>,
-    /// Grants of quota to each server.
-    pub(crate) ledgers: Ledgers,
-    /// Notified when the log changes, or how far a server's list has come.
-    changed: Notify,
-}
-
-struct State {
-    member: Member,
-    roster: Roster,
-    leases: Leases,
-}
-
-impl Coordinator {
-    /// Opens the coordinator with the state that the last run stored. Also returns the first
-    /// version of the log in this run.
-    pub(crate) fn open(
-        engine: &dyn Engine,
-        member: &Member,
-        (lease, alone): (Duration, Duration),
-        now: Instant,
-    ) -> std::result::Result<(Coordinator, u64), OpenError> {
-        let roster = engine.get(&key::roster())?.ok_or(OpenError::NotFormatted)?;
-        let mut roster = Roster::from_record(&roster)?;
-        let first = roster.versions_end;
-        // Leases of the last run may not have ended.
-        let longest = lease.max(Duration::from_millis(roster.lease_ms));
-        let until = if member.map.servers.is_empty() { now } else { now + longest + longest / 8 };
-        roster.versions_end = first + VERSIONS_RESERVED;
-        roster.lease_ms = millis(lease);
-        let leases = Leases::unknown(lease, alone, member.servers, until);
-        let state = State { member: member.clone(), roster, leases };
-        state.store(engine)?;
-        let state = Mutex::new(state);
-        let changed = Notify::new();
-        let (graph, ways, ledgers) = (Mutex::default(), Mutex::default(), Ledgers::default());
-        Ok((Coordinator { state, graph, ways, ledgers, changed }, first))
-    }
-
-    /// The graph of directory renames in flight.
-    pub(crate) fn graph(&self) -> MutexGuard<'_, Graph> {
-        self.graph.lock()
-    }
-
-    /// Ancestors of directories, as renames have seen them.
-    pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock()
-    }
-
-    /// Whether all servers but `me` have this version of the accounting roots, or serve nothing
-    /// before they do.
-    pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
-        self.state.lock().leases.all_know_roots(version, me, now)
-    }
-
-    /// Version up to which `server` has the list.
-    fn has(&self, server: u16) -> u64 {
-        self.state.lock().leases.has(server)
-    }
-
-    /// Notes that `server` has the list up to `version`.
-    fn acknowledged(&self, server: u16, version: u64) {
-        self.state.lock().leases.acknowledged(server, version);
-        self.changed.notify_waiters();
-    }
-}
-
 impl State {
-    /// Makes the state stable, before the server serves.
-    fn store(&self, engine: &dyn Engine) -> std::result::Result<(), store::Error> {
-        engine.write(self.to_batch())?;
-        engine.sync()
-    }
-
     /// Makes the state stable, and with it the blocks that the log names before it: after a power
     /// cut that took one of them, the log would be cut there.
     fn store_for(&self, shared: &Shared) -> Result<()> {
         shared.engine.write(self.to_batch())?;
-        unsynced::sync(shared).map_err(Fault::Halt)
+        shared.make_stable().map_err(Fault::Halt)
     }
 
     /// Reserves versions so that all up to `version` may be given.
@@ -149,22 +63,6 @@ impl State {
             }
         }
         Ok(())
-    }
-
-    fn to_batch(&self) -> Batch {
-        let mut batch = Batch::default();
-        batch.put(&key::roster(), &self.roster.to_record());
-        batch.put(&key::member(), &self.member.to_record());
-        batch
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_millis(self.roster.lease_ms)
-    }
-
-    /// Length of the leases that are given now: 0 before there is a map.
-    fn lease_ms(&self) -> u64 {
-        if self.member.map.servers.is_empty() { 0 } else { self.roster.lease_ms }
     }
 }
 
@@ -407,11 +305,6 @@ fn alone(shared: &Shared) -> ClusterStatus {
     };
     let (servers, epoch) = (vec![server], shared.alone.epoch);
     ClusterStatus { servers_expected: 1, servers, epoch, version, renames: 0, problems: vec![] }
-}
-
-/// Whole milliseconds.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

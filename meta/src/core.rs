@@ -1,54 +1,46 @@
 //! One core: a single-threaded executor of requests.
 //!
 //! Connections stay on the core that accepted them. In one wake-up every connection that has bytes
-//! decodes all its requests into the core's queue. Then the whole queue is executed inline, its
-//! effects gathered in one batch and written once, and only then is all of it answered. So
-//! everything that was ready shares the cost of one write, and nobody waits for a timer.
+//! decodes all its requests into the core's queue. Then the whole queue is executed inline
+//! ([`execute`]), its effects gathered in one batch and written once, and only then is all of it
+//! answered. So everything that was ready shares the cost of one write, and nobody waits for a
+//! timer.
+//!
+//! This file is what mechanisms have of a core: they queue steps, and ask other servers. They do not
+//! know how it executes.
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
+
+mod execute;
 
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
     sync::Arc,
-    time::Duration,
 };
 
-use base::{Tagged as _, Time};
-use store::Batch;
-use tokio::{
-    sync::{Notify, oneshot},
-    time::timeout_at,
-};
-use wire::{Answer, ReplyHeader, Retry, TxnId};
+use base::Time;
+use tokio::sync::{Notify, oneshot};
+use wire::TxnId;
 
 use crate::{
-    bugs::Bug,
-    driver::{self, Incoming, Outcome},
-    error::{Fault, Result},
-    follow::{Followers, Write},
-    observe::{CoreCounts, Nanos, Note, Verdict, Written},
+    error::Result,
+    follow::Followers,
+    incoming::Incoming,
+    observe::{CoreCounts, Nanos, Note},
     peer::Peers,
-    quota::ask,
     record::Key,
     room::Level,
-    serve::Connection,
-    server::{Counters, Durability, Shared},
-    session::Session,
+    serve::connection::Connection,
+    server::Shared,
     step::Step,
-    sync::SyncQueue,
     transact::{
-        self, births, outcome, participant,
+        births,
         phase::{Ended, Phase},
     },
-    txn::{Caller, Group, Promise, Remote, Txn},
-    wait::{Wait, WaitApart, WaitNow},
+    txn::{Group, Remote, Txn},
+    wait::AtCore,
 };
-
-/// A group is written after this many requests, even if more are waiting: that bounds their delay.
-const GROUP_REQUESTS_MAX: usize = 512;
-/// A group is written after this many bytes as well.
-const GROUP_BYTES_MAX: usize = 1 << 20;
 
 /// One core of a server. Cloning shares it; it never leaves its thread.
 #[derive(Clone)]
@@ -123,42 +115,13 @@ impl Core {
         Core { inner: Rc::new(Inner { shared, index, queue, run, wake, peers, births }) }
     }
 
-    /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
-    pub async fn run(&self) {
-        self.run_after(tokio::task::yield_now).await;
-    }
-
-    /// Like [`Core::run`], for a core whose clients are tasks beside it. Their requests are here
-    /// already, so the core executes them without looking at the network first.
-    pub async fn run_beside_clients(&self) {
-        self.run_after(|| std::future::ready(())).await;
-    }
-
-    async fn run_after<F: Future<Output = ()>>(&self, pause: impl Fn() -> F) {
-        let mut work = Vec::new();
-        loop {
-            self.inner.wake.notified().await;
-            // Connections that are ready in the same wake-up bring their requests first.
-            pause().await;
-            loop {
-                std::mem::swap(&mut work, &mut *self.inner.queue.borrow_mut());
-                if work.is_empty() {
-                    break;
-                }
-                if let Some(late) = self.inner.execute_all(&mut work) {
-                    self.inner.write_late(late).await;
-                }
-            }
-        }
-    }
-
     /// Has a step executed. Returns its result when its group is written; `None` when the step was
     /// refused, and its task looks again later.
     pub(crate) async fn step<T: 'static>(
         &self,
         run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
     ) -> Option<T> {
-        self.execute(run, |step| step).await
+        self.execute(run, None).await
     }
 
     /// Like [`Core::step`], for a part of a transaction over several servers.
@@ -167,13 +130,13 @@ impl Core {
         txn: TxnId,
         run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
     ) -> Option<T> {
-        self.execute(run, |step| step.part_of(txn)).await
+        self.execute(run, Some(txn)).await
     }
 
     async fn execute<T: 'static>(
         &self,
         run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
-        within: impl FnOnce(Step) -> Step,
+        part_of: Option<TxnId>,
     ) -> Option<T> {
         self.inner.shared.room.until(Level::Low).await;
         let result = Rc::new(Cell::new(None));
@@ -182,13 +145,23 @@ impl Core {
             step.set(Some(run(txn)?));
             Ok(())
         });
-        self.inner.push(Work::Step(within(step), done));
+        let step = match part_of {
+            Some(txn) => step.part_of(txn),
+            None => step,
+        };
+        self.inner.push(Work::Step(step, done));
         let is_done = written.await.is_ok();
         if self.inner.shared.is_halted() {
             // The task would find the same work again, for ever, and keep this core busy.
             std::future::pending::<()>().await;
         }
         result.take().filter(|_| is_done)
+    }
+
+    /// The core as a wait sees it.
+    pub(crate) fn at(&self) -> AtCore<'_> {
+        let Inner { shared, peers, index, .. } = &*self.inner;
+        AtCore { shared, peers, core: *index }
     }
 
     /// Removes records that nobody needs any more. Returns when the removal is written.
@@ -215,480 +188,5 @@ impl Inner {
         self.queue.borrow_mut().push(work);
         self.counts().queued.add(1);
         self.wake.notify_one();
-    }
-
-    /// Executes and answers. The batch it returns was answered too early
-    /// ([`Bug::AnswerBeforeWrite`]).
-    fn execute_all(self: &Rc<Self>, work: &mut Vec<Work>) -> Option<Batch> {
-        let (began, counts, queued) = (self.shared.observed.now(), self.counts(), work.len());
-        counts.busy_since.set(began.0.max(1));
-        let run = &mut *self.run.borrow_mut();
-        run.now = self.shared.clock.now();
-        run.lap = began;
-        for work in work.drain(..) {
-            match work {
-                Work::Request(incoming) => {
-                    let incoming = self.pauses(run, incoming, Work::Request);
-                    match incoming.and_then(|incoming| self.slows(run, incoming)) {
-                        Some(incoming) => self.execute(run, incoming, None),
-                        None => continue,
-                    }
-                }
-                Work::Slowed(incoming) => match self.pauses(run, incoming, Work::Slowed) {
-                    Some(incoming) => self.execute(run, incoming, None),
-                    None => continue,
-                },
-                Work::Begin(incoming, way) => self.execute(run, incoming, Some(way)),
-                Work::Phase(phase) => {
-                    self.execute_phase(run, *phase);
-                    run.lap = self.shared.observed.now();
-                }
-                Work::Step(step, done) => {
-                    self.execute_step(run, step, done);
-                    run.lap = self.shared.observed.now();
-                }
-            }
-            run.executed += 1;
-            let is_full =
-                run.executed >= GROUP_REQUESTS_MAX || run.group.changes.bytes() >= GROUP_BYTES_MAX;
-            // Others wait outside while this core is alone.
-            if is_full || run.group.is_alone {
-                self.write(run);
-            }
-        }
-        let early = self.shared.bugs.has(Bug::AnswerBeforeWrite);
-        let late = early.then(|| run.group.changes.take_batch());
-        self.write(run);
-        counts.busy_since.set(0);
-        counts.queued.subtract(u64::try_from(queued).unwrap_or(u64::MAX));
-        late
-    }
-
-    fn execute(
-        self: &Rc<Self>,
-        run: &mut Run,
-        mut incoming: Incoming,
-        mut way: Option<Box<Remote>>,
-    ) {
-        Counters::add(&self.shared.counters.requests);
-        incoming.waits = None;
-        loop {
-            self.enter(run);
-            run.touch(&incoming.connection);
-            let outcome =
-                driver::execute(&self.shared, &mut run.group, &incoming, run.now, way.take());
-            if outcome.waits() {
-                if !incoming.connection.may_wait() {
-                    let verdict = driver::turn_away(&incoming);
-                    return self.note(run, &incoming, verdict);
-                }
-                incoming.waits = Some(incoming.connection.waits());
-            }
-            match outcome {
-                Outcome::Answered(verdict) => return self.note(run, &incoming, verdict),
-                Outcome::Elsewhere(remote) => {
-                    let core = Core { inner: Rc::clone(self) };
-                    // Race: before the task runs the connection may be another session's.
-                    let session = incoming.connection.session();
-                    let session = session.expect("its first run was in a session");
-                    tokio::task::spawn_local(transact::run::run(core, incoming, session, remote));
-                    return;
-                }
-                Outcome::Way(remote) => {
-                    let core = Core { inner: Rc::clone(self) };
-                    tokio::task::spawn_local(transact::way::run(core, incoming, remote));
-                    return;
-                }
-                Outcome::Room { from, ask } => {
-                    let core = Core { inner: Rc::clone(self) };
-                    tokio::task::spawn_local(ask::answer(core, incoming, from, ask));
-                    return;
-                }
-                Outcome::Relayed(ask) => {
-                    let core = Core { inner: Rc::clone(self) };
-                    tokio::task::spawn_local(outcome::relay(core, incoming, ask));
-                    return;
-                }
-                Outcome::Async(task) => {
-                    if task.after_write {
-                        self.write(run);
-                    }
-                    let waits = incoming.connection.waits();
-                    tokio::task::spawn_local(async move {
-                        let _waits = waits;
-                        task.future.await;
-                    });
-                    return;
-                }
-                Outcome::Waits(Wait::Now(wait)) => self.make_way(run, wait.as_ref()),
-                Outcome::Waits(Wait::Apart(wait)) => return self.waits(incoming, wait),
-            }
-        }
-    }
-
-    /// Makes a request wait while nothing may change; otherwise gives it back.
-    fn pauses(
-        self: &Rc<Self>,
-        run: &mut Run,
-        incoming: Incoming,
-        work: fn(Incoming) -> Work,
-    ) -> Option<Incoming> {
-        if !self.shared.pauses.holds() || !incoming.request.mutates() {
-            return Some(incoming);
-        }
-        let incoming = self.may_wait(run, incoming)?;
-        let shared = Arc::clone(&self.shared);
-        self.later(incoming, false, async move { shared.pauses.over().await }, work);
-        None
-    }
-
-    /// Makes a request wait if it changes names that a handoff moves, and changes come too fast for
-    /// the handoff; otherwise gives it back.
-    fn slows(self: &Rc<Self>, run: &mut Run, incoming: Incoming) -> Option<Incoming> {
-        if !self.shared.handoffs.any() {
-            return Some(incoming);
-        }
-        let Some(pause) = self.shared.handoffs.slows(&incoming.request) else {
-            return Some(incoming);
-        };
-        let incoming = self.may_wait(run, incoming)?;
-        Counters::add(&self.shared.counters.handoff_slowed);
-        self.later(incoming, true, tokio::time::sleep(pause), Work::Slowed);
-        None
-    }
-
-    /// Counts a request that is about to wait before it has begun. If too many requests of its
-    /// connection wait already, the client is told to ask again.
-    fn may_wait(&self, run: &mut Run, mut incoming: Incoming) -> Option<Incoming> {
-        incoming.waits = None;
-        if incoming.connection.may_wait() {
-            incoming.waits = Some(incoming.connection.waits());
-            return Some(incoming);
-        }
-        self.enter(run);
-        run.touch(&incoming.connection);
-        let verdict = driver::turn_away_at_once(&incoming);
-        self.note(run, &incoming, verdict);
-        None
-    }
-
-    /// Executes a request when `happens` has ended. `for_handoff` says whether it waits for names
-    /// to move.
-    fn later(
-        self: &Rc<Self>,
-        incoming: Incoming,
-        for_handoff: bool,
-        happens: impl Future<Output = ()> + 'static,
-        work: fn(Incoming) -> Work,
-    ) {
-        let core = Rc::clone(self);
-        let session = incoming.connection.session();
-        tokio::task::spawn_local(async move {
-            let since = core.shared.observed.now();
-            happens.await;
-            if for_handoff && !incoming.request.kind().between_servers {
-                let waited = core.shared.observed.now().since(since);
-                incoming.parked.add(&core.shared, core.index, waited);
-            }
-            core.again(incoming, session.as_ref(), work);
-        });
-    }
-
-    /// Executes a request again when its wait is over. Some requests of other servers wait only for
-    /// so long, and are answered then.
-    fn waits(self: &Rc<Self>, incoming: Incoming, wait: Box<dyn WaitApart>) {
-        let core = Core { inner: Rc::clone(self) };
-        let session = incoming.connection.session();
-        let bound = participant::waits(&incoming.request);
-        let bound = bound.map(|(within, late)| (incoming.waits_since() + within, late));
-        tokio::task::spawn_local(async move {
-            let over = wait.over(&core, Some(&incoming));
-            match bound {
-                None => over.await,
-                Some((until, late)) => {
-                    if timeout_at(until, over).await.is_err() {
-                        let call = incoming.header.call;
-                        let reply = ReplyHeader { call, cache_version: 0 };
-                        return incoming.connection.reply_now(reply, &late);
-                    }
-                }
-            }
-            core.inner.again(incoming, session.as_ref(), Work::Request);
-        });
-    }
-
-    /// Executes a request that has waited, if its connection still belongs to the same session.
-    fn again(
-        &self,
-        incoming: Incoming,
-        session: Option<&Arc<Session>>,
-        work: fn(Incoming) -> Work,
-    ) {
-        // The client does not hear the answer any more, and the client may have asked again
-        // elsewhere.
-        if incoming.connection.is_closed() {
-            return;
-        }
-        if incoming.connection.is_of(session) {
-            self.push(work(incoming));
-        } else {
-            incoming.connection.reply_now(
-                ReplyHeader { call: incoming.header.call, cache_version: 0 },
-                &Answer::Retry(Retry::NoSession),
-            );
-        }
-    }
-
-    /// Notes a request that was executed.
-    fn note(&self, run: &mut Run, incoming: &Incoming, verdict: Verdict) {
-        let ended = self.shared.observed.now();
-        run.notes.push(Note {
-            kind: incoming.request.tag(),
-            verdict,
-            session: incoming.connection.session_id(),
-            call: incoming.header.call,
-            subject: incoming.request.kind().about.map(|dir| (dir.id, dir.home)),
-            arrived: incoming.arrived,
-            begun: run.lap,
-            ended,
-        });
-        run.lap = ended;
-    }
-
-    /// Runs an operation that needs other servers, or commits it.
-    fn execute_phase(&self, run: &mut Run, mut phase: Phase) {
-        loop {
-            self.enter(run);
-            if let Some(connection) = phase.connection().filter(|_| phase.commits()) {
-                run.touch(connection);
-            }
-            match phase.execute(&self.shared, &mut run.group, run.now) {
-                Ok(Ended::Committed) => return run.phases.push(phase.done),
-                Ok(ended) => {
-                    // The task that asked may have gone.
-                    let _ = phase.done.send(ended);
-                    return;
-                }
-                Err(wait) => self.make_way(run, wait.as_ref()),
-            }
-        }
-    }
-
-    fn execute_step(self: &Rc<Self>, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
-        loop {
-            self.enter(run);
-            let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
-            let result = step.execute(&mut txn);
-            let result = result.and_then(|()| txn.unsettled());
-            if result.is_ok() {
-                txn.commit();
-            } else {
-                // Dropping the transaction gives back what it charged before anybody else looks.
-                drop(txn);
-            }
-            match result {
-                Ok(()) => {
-                    run.done.push(done);
-                    return;
-                }
-                Err(Fault::Wait(Wait::Now(wait))) => self.make_way(run, wait.as_ref()),
-                Err(Fault::Wait(Wait::Apart(wait))) => {
-                    let core = Core { inner: Rc::clone(self) };
-                    tokio::task::spawn_local(async move {
-                        wait.over(&core, None).await;
-                        core.inner.push(Work::Step(step, done));
-                    });
-                    return;
-                }
-                Err(Fault::Halt(reason)) => return self.shared.halt(reason),
-                Err(Fault::Remote) => {
-                    return tracing::error!("a background step needs another server");
-                }
-                Err(Fault::Answer(error)) => {
-                    return tracing::error!(%error, "a background step failed");
-                }
-                Err(Fault::Retry(_) | Fault::Refused(_)) => return,
-            }
-        }
-    }
-
-    /// Writes the group, so that its locks are free and its effects are in the engine. Then lets
-    /// pass what was in the way.
-    fn make_way(&self, run: &mut Run, wait: &dyn WaitNow) {
-        self.write(run);
-        wait.pass(&self.shared);
-        if wait.wants_alone() {
-            self.shared.gate.enter_alone(self.index);
-            (run.is_inside, run.group.is_alone) = (true, true);
-        }
-    }
-
-    /// Begins a group, unless one is under way.
-    fn enter(&self, run: &mut Run) {
-        if !std::mem::replace(&mut run.is_inside, true) {
-            self.shared.gate.enter(self.index);
-        }
-    }
-
-    /// Ends a group that is written, with all that had to be done after it.
-    fn leave(&self, run: &mut Run) {
-        match (std::mem::take(&mut run.is_inside), std::mem::take(&mut run.group.is_alone)) {
-            (true, true) => self.shared.gate.leave_alone(self.index),
-            (true, false) => self.shared.gate.leave(self.index),
-            (false, _) => {}
-        }
-    }
-
-    /// Writes the group and lets its replies go.
-    fn write(&self, run: &mut Run) {
-        let (changes, followers) = (&mut run.group.changes, &mut run.followers);
-        let has_news = !changes.are_none();
-        if has_news {
-            followers.iter_mut().for_each(|follower| follower.writing(changes));
-        }
-        let batch = changes.take_batch();
-        let (wrote, bytes) = (!batch.is_empty(), batch.bytes());
-        let mut is_done = false;
-        if wrote && !self.shared.is_halted() {
-            Counters::add(&self.shared.counters.groups);
-            is_done = self.shared.write(batch);
-        }
-        let write = Write { is_done, is_halted: self.shared.is_halted() };
-        if has_news {
-            let facts = &mut changes.facts;
-            followers.iter_mut().for_each(|follower| follower.written(facts, write));
-        }
-        let times = self.measure(run, wrote, bytes);
-        let after = &mut run.group.after;
-        if !write.is_halted {
-            let [promises, looks, acknowledgements] =
-                [&mut after.promises, &mut after.looks, &mut after.acknowledgements]
-                    .map(std::mem::take);
-            self.keep_promises(promises, SyncQueue::wait, Bug::PromiseNotStable);
-            self.keep_promises(looks, SyncQueue::until_stable, Bug::PromiseNotStable);
-            self.keep_promises(acknowledgements, SyncQueue::ride, Bug::AcknowledgedEarly);
-        }
-        let tells_of_change = std::mem::take(&mut after.tells_of_change);
-        let is_strict = self.shared.options.durability == Durability::Strict;
-        for (session, seq, answer) in after.answers.drain(..) {
-            session.answered(seq, answer);
-        }
-        if has_news {
-            let facts = &mut run.group.changes.facts;
-            run.followers.iter_mut().for_each(|follower| follower.answered(facts, write));
-        }
-        self.shared.locks.unlock_all(&mut run.group.locks);
-        run.group.leave_sessions();
-        self.leave(run);
-        run.executed = 0;
-        run.done.drain(..).for_each(|done| {
-            // The waiting task may have gone.
-            let _ = done.send(());
-        });
-        run.phases.drain(..).for_each(|done| {
-            let _ = done.send(Ended::Committed);
-        });
-        let touched = run.touched.drain(..);
-        if self.shared.is_halted() && wrote {
-            run.notes.iter_mut().for_each(|note| note.verdict = Verdict::Halted);
-            self.counts().answered(&self.shared.observed, &run.notes, times);
-            run.notes.clear();
-            touched.for_each(|(connection, start)| connection.discard(start));
-        } else if is_strict && (tells_of_change || !self.shared.sync.is_stable()) {
-            let notes = std::mem::take(&mut run.notes);
-            // Replies to other servers leave at once: those that must be stable first are promises,
-            // and another server may be waiting for these.
-            let (to_servers, held): (Vec<_>, Vec<_>) =
-                touched.partition(|(connection, _)| connection.peer().is_some());
-            to_servers.into_iter().for_each(|(connection, _)| connection.send());
-            self.send_when_stable(held, notes, times, tells_of_change);
-        } else {
-            self.counts().answered(&self.shared.observed, &run.notes, times);
-            run.notes.clear();
-            touched.for_each(|(connection, _)| connection.send());
-        }
-    }
-
-    /// Writes what was answered already, a moment later ([`Bug::AnswerBeforeWrite`]).
-    async fn write_late(&self, batch: Batch) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        self.shared.write(batch);
-    }
-
-    /// Measures when the group was executed and written.
-    fn measure(&self, run: &mut Run, wrote: bool, bytes: usize) -> Written {
-        let executed = run.lap;
-        let counts = self.counts();
-        if !run.notes.is_empty() {
-            counts.group_requests.record(u64::try_from(run.notes.len()).unwrap_or(u64::MAX));
-        }
-        if wrote {
-            run.lap = self.shared.observed.now();
-            counts.writes.record(run.lap.since(executed));
-            counts.group_bytes.record(u64::try_from(bytes).unwrap_or(u64::MAX));
-        }
-        Written { executed, written: run.lap, answered: run.lap }
-    }
-
-    /// Answers other servers when this group's writes are stable, which `wait` awaits. With the bug
-    /// `early` the answers do not wait.
-    fn keep_promises(
-        &self,
-        promises: Vec<Promise>,
-        wait: impl AsyncFnOnce(&SyncQueue) + 'static,
-        early: Bug,
-    ) {
-        if promises.is_empty() {
-            return;
-        }
-        let shared = self.shared.clone();
-        tokio::task::spawn_local(async move {
-            if !shared.bugs.has(early) {
-                wait(&shared.sync).await;
-            }
-            for Promise { connection, reply, answer } in promises {
-                connection.reply_now(reply, &answer);
-            }
-        });
-    }
-
-    fn send_when_stable(
-        &self,
-        touched: Vec<(Rc<Connection>, usize)>,
-        notes: Vec<Note>,
-        times: Written,
-        tells_of_change: bool,
-    ) {
-        let held: Vec<_> = touched
-            .into_iter()
-            .map(|(connection, start)| {
-                let replies = connection.hold(start);
-                (connection, replies)
-            })
-            .collect();
-        let (shared, index) = (self.shared.clone(), self.index);
-        tokio::task::spawn_local(async move {
-            match tells_of_change {
-                _ if shared.bugs.has(Bug::SyncNotAwaited) => {}
-                true => shared.until_stable().await,
-                // The answers may show changes of other requests.
-                false => shared.until_told().await,
-            }
-            let observed = &shared.observed;
-            let times = Written { answered: observed.now(), ..times };
-            observed.core(index).answered(observed, &notes, times);
-            for (connection, replies) in held {
-                connection.send_held(&replies);
-            }
-        });
-    }
-}
-
-impl Run {
-    fn touch(&mut self, connection: &Rc<Connection>) {
-        if !self.touched.iter().any(|(touched, _)| Rc::ptr_eq(touched, connection)) {
-            self.touched.push((connection.clone(), connection.buffered()));
-            connection.heard();
-        }
     }
 }

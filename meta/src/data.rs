@@ -1,9 +1,9 @@
 //! Requests that wait: for locks, blocks, stable storage, a check or a dump. Their tasks run beside
 //! the groups.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
-use base::{BlockId, FsError};
+use base::{BlockId, FsError, Tagged as _};
 use store::{BlocksError, Compression, SignedFor};
 use wire::{
     Answer, BlockGet, BlockPut, DumpStage, Reply, ReplyHeader, Request, Retry, SignBlocks, SignFor,
@@ -12,12 +12,12 @@ use wire::{
 
 use crate::{
     bugs::Bug,
-    driver::{Incoming, Task, answer_of},
     dump,
     error::{Fault, Result, describe},
     file_locks::{Told, Turn},
     fsck,
-    observe::Waiting,
+    incoming::Incoming,
+    observe::{Note, Verdict, Waiting},
     ops::blocks::part_ticket,
     server::{Counters, Shared},
     session::Session,
@@ -28,6 +28,13 @@ use crate::{
 const SIGNED_FOR: Duration = Duration::from_secs(60);
 /// Most addresses in one answer.
 const SIGNED_MAX: u32 = 64;
+
+/// Work that waits.
+pub(crate) struct Task {
+    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
+    /// Whether the group must be written before the task starts.
+    pub(crate) after_write: bool,
+}
 
 /// The task for a request that waits; `None` for all others.
 pub(crate) fn task(
@@ -50,14 +57,24 @@ pub(crate) fn task(
     );
     let shared = shared.clone();
     let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
-    let waiting = Waiting::new(&shared.observed, session, incoming);
+    let now = shared.observed.now();
+    let waiting = Waiting::of(Note {
+        kind: incoming.request.tag(),
+        verdict: Verdict::Done,
+        session: session.id,
+        call: incoming.header.call,
+        subject: None,
+        arrived: incoming.arrived,
+        begun: now,
+        ended: now,
+    });
     let observer = shared.clone();
     let answer = move |result: std::result::Result<Reply, Answer>| {
         let answer = result.map_or_else(|answer| answer, Answer::Done);
         observer.observed.core(connection.core()).waited(&observer.observed, waiting, &answer);
         connection.reply_now(reply, &answer);
     };
-    let future: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
+    let future: Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {
         Request::Sync => Box::pin(async move {
             if !shared.bugs.has(Bug::SyncNotAwaited) {
                 shared.until_stable().await;
@@ -107,14 +124,14 @@ pub(crate) fn task(
                     answer(Ok(Reply::DumpStarted(started)));
                     dump::watch(&shared, number).await;
                 }
-                Err(fault) => answer(Err(answer_of(&shared, fault))),
+                Err(fault) => answer(Err(fault.answer(&shared))),
             }
         }),
         Request::DumpStep(step) => {
             let step = *step;
             Box::pin(async move {
                 let done = dump::pause::step(&shared, step).await;
-                answer(done.map_err(|fault| answer_of(&shared, fault)));
+                answer(done.map_err(|fault| fault.answer(&shared)));
                 dump::pause::watch(&shared, step.dump).await;
                 if step.stage == DumpStage::Take {
                     dump::watch(&shared, step.dump).await;
@@ -125,7 +142,7 @@ pub(crate) fn task(
             let req = req.clone();
             Box::pin(async move {
                 let page = dump::next(&shared, req).await.map(Reply::DumpPage);
-                answer(page.map_err(|fault| answer_of(&shared, fault)));
+                answer(page.map_err(|fault| fault.answer(&shared)));
             })
         }
         Request::BlockPut(put) => {
@@ -140,7 +157,7 @@ pub(crate) fn task(
                 Counters::add(&shared.counters.block_put);
                 shared.room.wrote(put.data.len(), shared.engine.as_ref());
                 let result = shared.blocks.put(put.block, put.data).await;
-                shared.note_blocks(&session, ("put", put.block), &result);
+                shared.block_store.note(&shared.counters, &session, ("put", put.block), &result);
                 moving.end_block(bytes);
                 let made = matches!(result, Ok(true));
                 let made = made.then(|| u32::try_from(bytes).expect("a block's length"));
@@ -161,7 +178,7 @@ pub(crate) fn task(
                 let range = get.part.offset..get.part.offset.saturating_add(get.len);
                 let block = get.part.block;
                 let result = shared.blocks.get(block, get.part.block_bytes, range).await;
-                shared.note_blocks(&session, ("get", block), &result);
+                shared.block_store.note(&shared.counters, &session, ("get", block), &result);
                 moving.end_block(bytes);
                 answer(result.map(Reply::Data).map_err(|error| refuse(&error)));
             })

@@ -1,10 +1,9 @@
 //! Everything that happens around an operation, once: session, limits, stored answer, transaction,
 //! counters.
 
-use std::{cell::Cell, future::Future, pin::Pin, rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
-use tokio::time::Instant;
 use wire::{
     Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
     Request, RequestHeader, Retry, Vote,
@@ -13,16 +12,17 @@ use wire::{
 use crate::{
     bugs::Bug,
     cluster::Visit,
-    coordinator, data,
+    coordinator,
+    data::{self, Task},
     error::{Fault, Result},
     handoff::take,
-    observe::{Nanos, Parked, Verdict},
-    ops,
-    quota::{self, allowance::Heard},
+    incoming::Incoming,
+    observe::Verdict,
+    ops, quota,
     record::key,
-    serve::{Connection, Waits},
+    serve::connection::Connection,
     server::{Counters, Durability, Shared},
-    session::{InUse, Seen, Session, Standing},
+    session::{Seen, Session, Standing, in_use::InUse},
     transact::participant,
     txn::{Caller, Group, Promise, Remote, Txn, Unwritten},
     unheard,
@@ -31,33 +31,6 @@ use crate::{
 
 /// A refusal with more events is remembered as one that makes the client drop its whole cache.
 const EVENTS_KEPT_MAX: usize = 32;
-
-/// A request that has arrived.
-pub(crate) struct Incoming {
-    pub(crate) connection: Rc<Connection>,
-    pub(crate) header: RequestHeader,
-    pub(crate) request: Request,
-    /// The time at which the request's bytes were read.
-    pub(crate) arrived: Nanos,
-    /// The time that the request has waited for names that move.
-    pub(crate) parked: Parked,
-    /// The coordinator's answer about room below quotas.
-    pub(crate) heard: Cell<Heard>,
-    /// The request's place among those of its connection that wait, while it waits.
-    pub(crate) waits: Option<Waits>,
-    /// Since when the request has waited for transactions of others, if it has.
-    pub(crate) waited_since: Cell<Option<Instant>>,
-}
-
-impl Incoming {
-    /// Returns since when the request has waited for a transaction of others; the first call starts
-    /// the wait.
-    pub(crate) fn waits_since(&self) -> Instant {
-        let since = self.waited_since.get().unwrap_or_else(Instant::now);
-        self.waited_since.set(Some(since));
-        since
-    }
-}
 
 /// How execution went.
 pub(crate) enum Outcome {
@@ -111,13 +84,6 @@ pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
         (ReplyHeader { call: header.call, cache_version: 0 }, Answer::Retry(Retry::Busy));
     connection.reply(reply, &answer);
     Verdict::of(&answer)
-}
-
-/// Work that waits.
-pub(crate) struct Task {
-    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
-    /// Whether the group must be written before the task starts.
-    pub(crate) after_write: bool,
 }
 
 /// Executes one request as a part of `group`. `way` is what a request that opens a session knows of
@@ -184,9 +150,9 @@ fn in_session(
     };
     unheard::heard(shared, session, header.unanswered);
     if !request.mutates()
-        && let Err(fault) = shared.room.admits(request)
+        && let Err(error) = shared.room.admits(request)
     {
-        return finish(shared, incoming, reply, Err(fault));
+        return finish(shared, incoming, reply, Err(error.into()));
     }
     if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
@@ -209,7 +175,7 @@ fn in_session(
             Ok(Seen::Echo) => {
                 return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Busy)));
             }
-            Err(fault) => return finish(shared, incoming, reply, Err(fault)),
+            Err(spent) => return finish(shared, incoming, reply, Err(spent.into())),
         }
     }
     // Race: directories that this group has moved are not in the list yet, and its writes are seen
@@ -228,7 +194,8 @@ fn in_session(
     let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
     let mut txn = txn.waited(incoming.waited_since.get());
-    let done = shared.room.admits(request).and_then(|()| ops::run(&mut txn, request));
+    let done = shared.room.admits(request).map_err(Fault::from);
+    let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
         Ok(_) | Err(Fault::Remote) if txn.is_remote() => {
@@ -566,25 +533,11 @@ fn finish(
     let answer = match result {
         Ok(done) => Answer::Done(done),
         Err(Fault::Wait(wait)) => return Outcome::Waits(wait),
-        Err(fault) => answer_of(shared, fault),
+        Err(fault) => fault.answer(shared),
     };
     let verdict = Verdict::of(&answer);
     incoming.connection.reply(reply, &answer);
     Outcome::Answered(verdict)
-}
-
-/// The answer that a fault becomes.
-pub(crate) fn answer_of(shared: &Shared, fault: Fault) -> Answer {
-    match fault {
-        Fault::Answer(error) => Answer::Failed(error),
-        Fault::Retry(retry) => Answer::Retry(retry),
-        Fault::Refused(reason) => Answer::Refused(reason),
-        Fault::Wait(_) | Fault::Remote => Answer::Retry(Retry::Busy),
-        Fault::Halt(reason) => {
-            shared.halt(reason);
-            Answer::Halted
-        }
-    }
 }
 
 /// Ends a session whose lease has run out or whose token has expired. A session that was heard of

@@ -16,12 +16,13 @@
 
 mod file;
 mod load;
+pub(crate) mod made;
 pub(crate) mod pause;
+pub(crate) mod pauses;
 
 use std::{
     ops::{ControlFlow, Range},
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use base::{BlockId, FsError, HashSet, Ino, ShardId};
@@ -36,7 +37,7 @@ pub use load::{LoadError, Loader};
 
 use crate::{
     error::Result,
-    reclaim::chunk_of,
+    reclaim::notes::chunk_of,
     record::{
         Key, QuotaId, Reclaim, Record as _, Slot,
         inode::blocks_with_bytes,
@@ -44,6 +45,7 @@ use crate::{
     },
     server::Shared,
 };
+use made::{Dump, PATIENCE, Source};
 
 /// A key after all others.
 const END: [u8; 8] = [u8::MAX; 8];
@@ -54,65 +56,6 @@ const PAGE_RECORDS: usize = 16 << 10;
 /// A page also ends when it names this many blocks, so that a client that copies them asks for the
 /// next page within [`PATIENCE`].
 const PAGE_BLOCKS: usize = 64;
-/// A dump that nobody asks about for this long is dropped.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-/// The dump that is being made.
-#[derive(Default)]
-pub(crate) struct Dumps {
-    current: Mutex<Option<Dump>>,
-}
-
-struct Dump {
-    started: DumpStarted,
-    heard: Instant,
-    /// Whether the blocks that the dump names are stable.
-    stable: bool,
-    source: Arc<Source>,
-}
-
-/// One moment of the file system.
-struct Source {
-    snapshot: Mutex<Box<dyn Snapshot>>,
-    shards: u16,
-    /// Key ranges of a server of several, ascending; `None` for a single server.
-    own: Option<Vec<Range<Key>>>,
-    /// Inodes that are not part of the tree any more. The first page looks for them, as the pause
-    /// should be short.
-    left_out: OnceLock<HashSet<Ino>>,
-}
-
-impl Dumps {
-    /// Whether a dump is being made, so that blocks must stay.
-    pub(crate) fn is_making(&self) -> bool {
-        self.current.lock().is_some()
-    }
-
-    /// Whether a dump other than `number` is being made.
-    fn is_making_other(&self, number: u64) -> bool {
-        self.current.lock().as_ref().is_some_and(|dump| dump.started.dump != number)
-    }
-
-    /// Whether this dump is over. A dump that nobody has asked about for too long is dropped.
-    fn is_over(&self, number: u64) -> bool {
-        let mut current = self.current.lock();
-        let Some(dump) = current.as_ref().filter(|dump| dump.started.dump == number) else {
-            return true;
-        };
-        let over = dump.heard.elapsed() >= PATIENCE;
-        if over {
-            *current = None;
-        }
-        over
-    }
-
-    fn end(&self, number: u64) {
-        let mut current = self.current.lock();
-        if current.as_ref().is_some_and(|dump| dump.started.dump == number) {
-            *current = None;
-        }
-    }
-}
 
 /// Takes a snapshot. `Busy` when another dump is being made.
 pub(crate) fn start(shared: &Shared, number: u64) -> Result<DumpStarted> {

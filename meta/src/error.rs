@@ -2,9 +2,14 @@
 
 pub(crate) use base::error::describe;
 use base::{DecodeError, FsError};
-use wire::Retry;
+use wire::{Answer, Retry};
 
-use crate::wait::Wait;
+use crate::{
+    problem::Problem,
+    server::Shared,
+    session::{Spent, Unfit},
+    wait::{Wait, WaitNow},
+};
 
 /// The result of an operation's step.
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -25,6 +30,22 @@ pub(crate) enum Fault {
     Remote,
     /// This server can no longer vouch for its data and stops serving.
     Halt(Problem),
+}
+
+impl Fault {
+    /// The answer that the fault becomes. An operation that waits is asked for again.
+    pub(crate) fn answer(self, shared: &Shared) -> Answer {
+        match self {
+            Fault::Answer(error) => Answer::Failed(error),
+            Fault::Retry(retry) => Answer::Retry(retry),
+            Fault::Refused(reason) => Answer::Refused(reason),
+            Fault::Wait(_) | Fault::Remote => Answer::Retry(Retry::Busy),
+            Fault::Halt(reason) => {
+                shared.halt(reason);
+                Answer::Halted
+            }
+        }
+    }
 }
 
 impl From<FsError> for Fault {
@@ -57,56 +78,24 @@ impl From<DecodeError> for Fault {
     }
 }
 
-/// The reason why a server could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// There is no file system in the engine.
-    #[error("not formatted; run `pando format` first")]
-    NotFormatted,
-    /// The server belongs to a cluster, and was not told how to reach the others.
-    #[error("it belongs to a cluster: serve it with --coordinator or --join")]
-    OfACluster,
-    /// A record that everything depends on cannot be read.
-    #[error("a system record is damaged")]
-    Damaged(#[from] DecodeError),
-    /// The engine failed.
-    #[error(transparent)]
-    Store(#[from] store::Error),
-    /// A block cannot be read.
-    #[error(transparent)]
-    Blocks(#[from] store::BlocksError),
-}
-
-/// The reason why a server stopped serving.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("server halted: {reason}")]
-pub struct Problem {
-    /// The cause, in words.
-    pub reason: String,
-    /// Whether the only problem is a full disk: a restarted server goes on where this one was, once
-    /// there is room.
-    pub full: bool,
-}
-
-impl Problem {
-    /// Blocks could not be made stable.
-    pub(crate) fn of_blocks(error: &store::BlocksError) -> Problem {
-        let full = match error {
-            store::BlocksError::Full(_) => true,
-            store::BlocksError::Io(error) => error.kind() == std::io::ErrorKind::StorageFull,
-            store::BlocksError::Missing { .. }
-            | store::BlocksError::Corrupt { .. }
-            | store::BlocksError::Exists { .. }
-            | store::BlocksError::Bounds { .. }
-            | store::BlocksError::Refused(_)
-            | store::BlocksError::Config { .. }
-            | store::BlocksError::Store(_) => false,
-        };
-        Problem { reason: describe(error), full }
+impl<W: WaitNow + 'static> From<W> for Fault {
+    fn from(wait: W) -> Fault {
+        Fault::Wait(Wait::Now(Box::new(wait)))
     }
+}
 
-    /// An engine failed.
-    pub(crate) fn of(error: &store::Error) -> Problem {
-        Problem { reason: describe(error), full: matches!(error, store::Error::Full(_)) }
+impl From<Unfit> for Fault {
+    fn from(unfit: Unfit) -> Fault {
+        match unfit {
+            Unfit::Unknown => Fault::Retry(Retry::NoSession),
+            Unfit::Expired(error) => Fault::Refused(error.to_string()),
+            Unfit::Forbidden(error) => Fault::Answer(error),
+        }
+    }
+}
+
+impl From<Spent> for Fault {
+    fn from(spent: Spent) -> Fault {
+        Fault::Refused(spent.to_string())
     }
 }

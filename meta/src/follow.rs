@@ -1,14 +1,14 @@
 //! Followers: mechanisms that are told of each group that a core writes.
 //!
-//! `core` tells them in the order of their list ([`followers`](crate::followers)), and knows none of
-//! them. A follower is one core's. It takes the facts that are its own out of the group's, acts at
-//! once, and waits for nothing.
+//! `core` tells them in the order of their list ([`followers`](crate::followers)), and knows none
+//! of them. Each core has followers of its own. A follower takes the facts that concern it out of
+//! the group's, acts at once, and waits for nothing.
 
 use crate::changes::{Changes, Facts};
 
 /// A mechanism that is told of each group of a core.
 ///
-/// Cost: three calls a group, and none for a group without changes and facts.
+/// Cost: three calls for each group, and none for a group without changes and facts.
 pub(crate) trait Follower {
     /// The group is about to be written. Records that the follower adds are written with it.
     fn writing(&mut self, _changes: &mut Changes) {}

@@ -9,7 +9,7 @@ use store::{Batch, Engine};
 use wire::Joined;
 
 use crate::{
-    cluster::Member,
+    cluster::member::Member,
     coordinator::roster::{Roster, no_map},
     record::{
         Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,

@@ -18,12 +18,18 @@ mod asked;
 mod blocks;
 mod dirs;
 mod files;
+mod fix;
+mod hex;
+mod inos;
+pub(crate) mod jobs;
 mod names;
 mod packed;
 mod paths;
 mod quotas;
 mod repair;
+mod repairs;
 mod report;
+pub(crate) mod run;
 mod shares;
 mod sweep;
 #[cfg(test)]
@@ -34,7 +40,6 @@ use std::{sync::Arc, time::Duration};
 
 use base::{FsError, HashSet, SessionId, ShardId};
 use futures::future::join_all;
-use parking_lot::Mutex;
 use tokio::time::timeout;
 use wire::{
     FsckFix, FsckFixes, FsckInos, FsckMend, FsckNames, FsckPoll, FsckProgress, FsckQuotas,
@@ -47,14 +52,13 @@ use crate::{
     server::Shared,
     txn::{Caller, Txn},
 };
-use asked::Asked;
 use blocks::Listing;
-use repair::{Fix, Repairs};
+use fix::Fix;
+use jobs::Job;
 use report::Report;
 use sweep::Sweep;
 
-pub(crate) use asked::run as run_asked;
-pub(crate) use repair::{rescue, run as run_repairs};
+pub(crate) use repair::rescue;
 
 /// Maximum number of checks in one job: after each repair the check begins anew. A repair may
 /// uncover more: one level of a tree at a time, at worst.
@@ -62,14 +66,6 @@ const ROUNDS_MAX: u32 = 1000;
 
 /// Maximum time that a check waits at its begin for transactions in progress.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1);
-
-/// The latest check, running or done.
-#[derive(Default)]
-pub(crate) struct Jobs {
-    latest: Mutex<Option<Job>>,
-    repairs: Repairs,
-    asked: Asked,
-}
 
 /// Purpose of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,11 +85,6 @@ impl Aim {
             Aim::Collect => true,
         }
     }
-}
-
-struct Job {
-    number: u64,
-    report: Arc<Report>,
 }
 
 /// A check that was accepted; it is done by [`Check::run`].

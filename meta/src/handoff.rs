@@ -34,6 +34,7 @@
 
 pub(crate) mod finish;
 pub(crate) mod give;
+mod sizes;
 pub(crate) mod source;
 pub(crate) mod steps;
 pub(crate) mod switch;

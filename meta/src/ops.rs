@@ -36,8 +36,6 @@ use std::sync::atomic::AtomicU64;
 
 use wire::{Reply, Request};
 
-pub(crate) use write::drop_blocks;
-
 use crate::{coordinator, error::Result, server::Counters, txn::Txn};
 
 /// Runs the operation that a request asks for.

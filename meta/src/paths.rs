@@ -16,12 +16,15 @@
 //! No transaction stands on a way: a directory above may be moved while something below is done,
 //! and then either result is right.
 
+pub(crate) mod steps;
+
 use std::mem;
 
-use base::{DirId, EntryName, HashMap, Ino};
+use base::{DirId, EntryName, FsError, HashMap, Ino};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::{error::Result, invalidation::Invalidations, record::Content, txn::Steps};
+pub(crate) use self::steps::Steps;
+use crate::{invalidation::Invalidations, record::Content};
 
 /// Most directories that are kept, some 200 bytes each.
 const LINKS_MAX: usize = 1 << 16;
@@ -142,7 +145,7 @@ impl Paths {
         top: (DirId, Ino),
         steps: &mut Steps,
         moved: &Invalidations,
-    ) -> Result<At> {
+    ) -> Result<At, FsError> {
         let inner = self.read(moved);
         let (mut at, mut used) = (from, Vec::new());
         while !at.is(top) && at.id != DirId::ROOT {
@@ -182,7 +185,6 @@ mod tests {
     use base::FsError;
 
     use super::*;
-    use crate::error::Fault;
 
     fn up(parent: u128) -> Up {
         let name = EntryName::new(b"x").unwrap();
@@ -263,7 +265,7 @@ mod tests {
         let climb = |steps: &mut Steps| paths.climb(from, (DirId(500), Ino(1)), steps, &moved);
         let mut steps = Steps::bounded(from.id, 100);
         assert_eq!(climb(&mut steps).unwrap().id, DirId(500));
-        let is_refused = |climbed| matches!(climbed, Err(Fault::Answer(FsError::NameTooLong)));
+        let is_refused = |climbed| matches!(climbed, Err(FsError::NameTooLong));
         assert!(is_refused(climb(&mut steps)));
         assert!(is_refused(climb(&mut Steps::bounded(from.id, 99))));
     }

@@ -23,6 +23,7 @@ pub(crate) mod allowance;
 pub(crate) mod ask;
 pub(crate) mod count;
 mod ledger;
+pub(crate) mod ledgers;
 pub(crate) mod sums;
 
 use std::{

@@ -6,11 +6,11 @@
 //! record is.
 
 pub(crate) mod backlog;
+pub(crate) mod notes;
 
 use std::ops::ControlFlow;
 
 use base::{BlockId, Ino, ShardId};
-use bytes::Bytes;
 use store::Engine;
 
 use crate::{
@@ -22,12 +22,10 @@ use crate::{
         ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
     },
     server::{Counters, Shared},
-    tails,
+    tails::cut,
     txn::{Located, Place, Txn},
 };
-
-/// Number of chunks of a removed or cut file that one step takes.
-pub(crate) const CHUNKS_A_STEP: usize = 256;
+use notes::{CHUNKS_A_STEP, Garbage};
 
 /// Reclaims for as long as the server runs.
 pub(crate) async fn run(core: Core) {
@@ -47,7 +45,7 @@ pub(crate) async fn run(core: Core) {
 /// Does one step for one inode. The rest of a large file is left to the next step.
 pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     txn.lock(lock::ino_lock(ino))?;
-    if tails::step(txn, ino)? {
+    if cut::step(txn, ino)? {
         return Ok(());
     }
     let Some(reclaim) = txn.get::<Reclaim>(&key::reclaim(ino))? else { return Ok(()) };
@@ -101,14 +99,6 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
     txn.facts.left.push(ino);
     Ok(())
 }
-
-base::codec! {
-    /// Value of a note to delete a block, which is named by the key.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct Garbage {}
-}
-
-impl crate::record::Record for Garbage {}
 
 /// Deletes the blocks that nothing names any more, then their notes.
 async fn delete_garbage(core: &Core) {
@@ -171,9 +161,4 @@ fn garbage_of(engine: &dyn Engine, shard: ShardId) -> store::Result<Vec<(Key, Bl
         if found.len() < CHUNKS_A_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     Ok(found)
-}
-
-/// Decodes a stored chunk, for readers of raw records.
-pub(crate) fn chunk_of(value: &[u8]) -> std::result::Result<ChunkRecord, base::DecodeError> {
-    ChunkRecord::from_record(&Bytes::copy_from_slice(value))
 }

@@ -9,6 +9,7 @@ pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod inode;
 pub(crate) mod key;
+pub(crate) mod located;
 pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod system;

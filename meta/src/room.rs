@@ -21,15 +21,10 @@ use std::{
     time::Duration,
 };
 
-use base::FsError;
+use base::{FsError, error::describe};
 use store::Engine;
 use tokio::sync::Notify;
 use wire::{Needs, Request};
-
-use crate::{
-    error::{Result, describe},
-    server::Shared,
-};
 
 /// A core looks again when it has written this many bytes.
 const BYTES_A_LOOK: u64 = 1 << 20;
@@ -91,13 +86,13 @@ impl Room {
     }
 
     /// Whether there is room for what `request` writes.
-    pub(crate) fn admits(&self, request: &Request) -> Result<()> {
+    pub(crate) fn admits(&self, request: &Request) -> Result<(), FsError> {
         self.has(request.kind().needs.into())
     }
 
     /// Fails with `NoSpace` if there is less room than needed.
-    pub(crate) fn has(&self, needed: Level) -> Result<()> {
-        if self.level() < needed { Err(FsError::NoSpace.into()) } else { Ok(()) }
+    pub(crate) fn has(&self, needed: Level) -> Result<(), FsError> {
+        if self.level() < needed { Err(FsError::NoSpace) } else { Ok(()) }
     }
 
     /// Whether nothing is refused for want of room.
@@ -155,6 +150,17 @@ impl Room {
             }
         }
     }
+
+    /// Looks at the disk for as long as the server runs.
+    pub(crate) async fn watch(&self, engine: &dyn Engine) {
+        if self.reserve == 0 {
+            return;
+        }
+        loop {
+            tokio::time::sleep(LOOK_PERIOD).await;
+            self.look(engine);
+        }
+    }
 }
 
 fn next(before: Level, free: u64, reserve: u64, unwritten: u64) -> Level {
@@ -169,17 +175,6 @@ fn next(before: Level, free: u64, reserve: u64, unwritten: u64) -> Level {
         Level::Low
     } else {
         Level::Enough
-    }
-}
-
-/// Looks at the disk for as long as the server runs.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    if shared.room.reserve == 0 {
-        return;
-    }
-    loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
-        shared.room.look(shared.engine.as_ref());
     }
 }
 

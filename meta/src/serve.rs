@@ -4,20 +4,14 @@
 //! decodes every whole frame and hands the requests to the core. Its writer sends all answers that
 //! are ready with one write.
 
-use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
-    sync::Arc,
-    time::Duration,
-};
+pub(crate) mod connection;
 
-use base::{
-    Decode as _, DecodeError, Encode as _, FsError, Reader, SessionId, limits::FRAME_BYTES_MAX,
-};
+use std::{cell::Cell, rc::Rc, time::Duration};
+
+use base::{Decode as _, DecodeError, Reader, limits::FRAME_BYTES_MAX};
 use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    sync::Notify,
     time::Instant,
 };
 use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
@@ -25,21 +19,14 @@ use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
 use crate::{
     Core,
     core::Work,
-    driver::{self, Incoming},
+    driver,
+    incoming::Incoming,
     observe::{CoreCounts, Parked},
     quota::allowance::Heard,
     server::Counters,
-    session::Session,
 };
+use connection::Connection;
 
-/// Most bytes of replies that a client has not read: with more, the server stops reading from it.
-const BUFFERED_BYTES_MAX: usize = 16 << 20;
-/// Most bytes of blocks on their way: with more, the server stops reading from the client.
-const MOVING_BYTES_MAX: usize = 64 << 20;
-/// Most requests of a connection that wait at a time: for locks, for other servers, for stable
-/// storage. For one more the answer is to ask again. The connection is still read, as its next
-/// request may end the waiting.
-pub(crate) const WAITING_MAX: usize = 8192;
 /// Most bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// A buffer that has grown beyond this many bytes is given back once it is sent.
@@ -52,240 +39,6 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const HELLO_BYTES_MAX: usize = 64 << 10;
 /// Time within which a frame that has begun must be complete.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// One connection, as the core sees it.
-pub(crate) struct Connection {
-    session: RefCell<Option<Arc<Session>>>,
-    /// The server at the other end; `None` for a client.
-    peer: Cell<Option<(u16, u64)>>,
-    /// The number that a dialling server must prove itself with, once.
-    challenge: Cell<Option<u128>>,
-    out: RefCell<Vec<u8>>,
-    /// Number of bytes of `out` that may be sent.
-    ready: Cell<usize>,
-    wake: Notify,
-    drained: Notify,
-    closed: Cell<bool>,
-    /// Bytes of blocks that are being put or got for this connection.
-    moving: Cell<usize>,
-    /// Number of requests of this connection that wait.
-    waiting: Cell<usize>,
-    /// Whether the client is in this process, and stores blocks itself.
-    near: bool,
-    core: usize,
-}
-
-impl Connection {
-    fn new(core: usize, near: bool) -> Connection {
-        Connection {
-            session: RefCell::default(),
-            peer: Cell::new(None),
-            challenge: Cell::new(None),
-            out: RefCell::default(),
-            ready: Cell::new(0),
-            wake: Notify::new(),
-            drained: Notify::new(),
-            closed: Cell::new(false),
-            moving: Cell::new(0),
-            waiting: Cell::new(0),
-            near,
-            core,
-        }
-    }
-
-    /// The core that the connection stays on.
-    pub(crate) fn core(&self) -> usize {
-        self.core
-    }
-
-    /// Whether the client is in this process, and stores blocks itself.
-    pub(crate) fn is_near(&self) -> bool {
-        self.near
-    }
-
-    /// The session that the connection introduced itself with.
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
-        self.session.borrow().clone()
-    }
-
-    /// Whether the connection still belongs to `session`.
-    pub(crate) fn is_of(&self, session: Option<&Arc<Session>>) -> bool {
-        self.session.borrow().as_ref().map(Arc::as_ptr) == session.map(Arc::as_ptr)
-    }
-
-    /// The server at the other end; `None` for a client.
-    pub(crate) fn peer(&self) -> Option<u16> {
-        self.peer.get().map(|(server, _)| server)
-    }
-
-    /// The server at the other end and the number of its run.
-    pub(crate) fn run_of_peer(&self) -> Option<(u16, u64)> {
-        self.peer.get()
-    }
-
-    /// Sets the number that the dialling server must prove itself with. An earlier number is void.
-    pub(crate) fn challenge(&self, challenge: u128) {
-        self.challenge.set(Some(challenge));
-    }
-
-    /// Takes the number that the proof must be about, if one was given.
-    pub(crate) fn take_challenge(&self) -> Option<u128> {
-        self.challenge.take()
-    }
-
-    /// Notes that the other end is a server, which has proven itself.
-    pub(crate) fn is_of_peer(&self, server: u16, run: u64) {
-        self.peer.set(Some((server, run)));
-    }
-
-    fn is_introduced(&self) -> bool {
-        self.peer.get().is_some() || self.session.borrow().is_some()
-    }
-
-    /// Notes that the connection's session was heard of.
-    pub(crate) fn heard(&self) {
-        if let Some(session) = &*self.session.borrow() {
-            session.heard();
-        }
-    }
-
-    /// The id of the connection's session; 0 before there is one.
-    pub(crate) fn session_id(&self) -> SessionId {
-        self.session.borrow().as_ref().map_or(SessionId(0), |session| session.id)
-    }
-
-    /// Makes the connection belong to `session` from now on.
-    pub(crate) fn join(&self, session: Arc<Session>) {
-        session.count_connection(true);
-        if let Some(before) = self.session.replace(Some(session)) {
-            before.count_connection(false);
-        }
-    }
-
-    /// Appends a reply to the buffer; it leaves with [`Connection::send`]. The header's version
-    /// must have been read before everything that the answer says: a client believes that nothing
-    /// changed up to it.
-    pub(crate) fn reply(&self, header: ReplyHeader, answer: &Answer) {
-        self.put(header, |out| answer.encode(out));
-    }
-
-    /// Like [`Connection::reply`], for an answer that is encoded already.
-    pub(crate) fn reply_encoded(&self, header: ReplyHeader, answer: &[u8]) {
-        self.put(header, |out| out.extend_from_slice(answer));
-    }
-
-    /// Appends a reply and sends it.
-    pub(crate) fn reply_now(&self, header: ReplyHeader, answer: &Answer) {
-        self.reply(header, answer);
-        self.send();
-    }
-
-    fn put(&self, header: ReplyHeader, fill: impl FnOnce(&mut Vec<u8>)) {
-        if self.closed.get() {
-            return;
-        }
-        let mut out = self.out.borrow_mut();
-        let put = frame::try_put_frame(&mut out, |out| {
-            header.encode(out);
-            fill(out);
-        });
-        if !put {
-            tracing::error!(call = header.call, "an answer is too long to send");
-            frame::put_frame(&mut out, |out| {
-                header.encode(out);
-                Answer::Failed(FsError::Io).encode(out);
-            });
-        }
-    }
-
-    /// Number of bytes that are waiting to be sent.
-    pub(crate) fn buffered(&self) -> usize {
-        self.out.borrow().len()
-    }
-
-    /// Notes that a block of so many bytes begins to move. A client that moves too many is not read
-    /// from.
-    pub(crate) fn begin_block(&self, bytes: usize) {
-        self.moving.set(self.moving.get() + bytes);
-    }
-
-    /// Notes that a block of so many bytes has moved.
-    pub(crate) fn end_block(&self, bytes: usize) {
-        self.moving.set(self.moving.get() - bytes);
-        self.drained.notify_one();
-    }
-
-    /// Whether one more request of this connection may wait.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.waiting.get() < WAITING_MAX
-    }
-
-    /// Counts one more request that waits, until the returned value is dropped.
-    pub(crate) fn waits(self: &Rc<Self>) -> Waits {
-        self.waiting.set(self.waiting.get() + 1);
-        Waits(Rc::clone(self))
-    }
-
-    fn holds_too_much(&self) -> bool {
-        self.buffered() > BUFFERED_BYTES_MAX || self.moving.get() > MOVING_BYTES_MAX
-    }
-
-    /// Lets all bytes in the buffer be sent.
-    pub(crate) fn send(&self) {
-        self.ready.set(self.buffered());
-        self.wake.notify_one();
-    }
-
-    /// Takes back the replies that were appended from `start` on.
-    pub(crate) fn hold(&self, start: usize) -> Vec<u8> {
-        let mut out = self.out.borrow_mut();
-        let start = start.min(out.len());
-        out.split_off(start)
-    }
-
-    /// Sends replies that were taken back.
-    pub(crate) fn send_held(&self, replies: &[u8]) {
-        if !self.closed.get() {
-            self.out.borrow_mut().extend_from_slice(replies);
-            self.send();
-        }
-    }
-
-    /// Drops the replies that were appended from `start` on, whose effects were not written, and
-    /// closes the connection.
-    pub(crate) fn discard(&self, start: usize) {
-        self.hold(start);
-        self.close();
-    }
-
-    /// Whether the connection is closed: nobody hears an answer any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
-    }
-
-    fn close(&self) {
-        self.closed.set(true);
-        self.wake.notify_one();
-        self.drained.notify_one();
-    }
-}
-
-/// A waiting request of a connection.
-pub(crate) struct Waits(Rc<Connection>);
-
-impl Drop for Waits {
-    fn drop(&mut self) {
-        self.0.waiting.set(self.0.waiting.get() - 1);
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if let Some(session) = self.session.get_mut() {
-            session.count_connection(false);
-        }
-    }
-}
 
 impl Core {
     /// Serves a connection until it ends. The future stays on this core.

@@ -23,12 +23,12 @@ use wire::FsInfo;
 use crate::{
     Problem,
     block_store::BlockStore,
-    bugs::Planted,
+    bugs::{Bug, Planted},
     cluster::Cluster,
-    compact::CompactQueue,
-    dump::{Dumps, pause::Pauses},
+    compact::queue::CompactQueue,
+    dump::{made::Dumps, pauses::Pauses},
     file_locks::FileLocks,
-    fsck::Jobs,
+    fsck::jobs::Jobs,
     gate::Gate,
     handoff::table::Handoffs,
     hot::Hot,
@@ -43,13 +43,13 @@ use crate::{
     reclaim::backlog::Backlog,
     record::{Config, Record as _, key, system::StoredAnswer},
     refusals::Refusals,
-    room::Room,
+    room::{Level, Room},
     session::{Session, table::Sessions},
     settings::InForce,
     sync::SyncQueue,
     tails::Tails,
     tokens::Tokens,
-    transact::{Initiated, births::Births, locks::Prepared},
+    transact::{Initiated, births::table::Births, locks::Prepared},
     trash::latest::Latest,
     unsynced,
 };
@@ -136,6 +136,29 @@ impl Shared {
             }
         }
         true
+    }
+
+    /// Makes everything stable that was written before this call: blocks, and then the records that
+    /// name them.
+    pub(crate) fn make_stable(&self) -> Result<(), Problem> {
+        let notes = self.unsynced.take();
+        if !self.bugs.has(Bug::BlocksNotSynced) {
+            self.blocks.sync().map_err(|error| Problem::of_blocks(&error))?;
+        }
+        self.engine.sync().map_err(|error| Problem::of(&error))?;
+        if notes.is_empty() {
+            return Ok(());
+        }
+        if self.room.has(Level::Low).is_err() {
+            // The notes are forgotten when the disk has room for that write.
+            self.unsynced.add(notes);
+            return Ok(());
+        }
+        let mut forget = Batch::new();
+        notes.iter().for_each(|key| forget.delete(key));
+        // A power cut may bring the notes back. Then their blocks are found to be whole, or are
+        // garbage and deleted.
+        self.engine.write(forget).map_err(|error| Problem::of(&error))
     }
 
     pub(crate) fn is_halted(&self) -> bool {

@@ -16,12 +16,14 @@
 //! waits until no group is inside, and only then removes what the session has; so nothing of it can
 //! come after its end. No core waits for that with a group of its own, so there is no deadlock.
 
+pub(crate) mod in_use;
 pub(crate) mod table;
+pub(crate) mod unheard;
 
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, OnceLock,
+        OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -33,17 +35,10 @@ use base::{
 };
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use wire::{DirRef, Token};
+use wire::{DirRef, Token, TokenError};
 
-use crate::{
-    error::{Fault, Result},
-    server::Shared,
-    tokens::Share,
-    txn::halves,
-    unheard::Unheard,
-    unnamed::Unnamed,
-    wait::WaitNow,
-};
+use self::unheard::Unheard;
+use crate::{tokens::Share, unnamed::Unnamed};
 
 /// A client's session at this server.
 pub(crate) struct Session {
@@ -91,16 +86,6 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Groups hold requests of a session that is to end.
-#[derive(Debug)]
-pub(crate) struct InUse(pub(crate) Arc<Session>);
-
-impl WaitNow for InUse {
-    fn pass(&self, _shared: &Shared) {
-        self.0.wait_until_unused();
-    }
-}
-
 /// Rights shown by the latest Hello.
 #[derive(Clone)]
 pub(crate) struct Rights {
@@ -109,6 +94,20 @@ pub(crate) struct Rights {
     /// The directory that is the root of the session.
     pub(crate) root: DirRef,
 }
+
+/// The reason why a session may not do something.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    /// No client has shown a token since the server started.
+    Unknown,
+    Expired(TokenError),
+    Forbidden(FsError),
+}
+
+/// A session has used up the numbers that it may.
+#[derive(Debug, thiserror::Error)]
+#[error("more requests in flight than a session may have")]
+pub(crate) struct Spent;
 
 /// A session's standing as one request finds it: what it may do without further proof.
 #[derive(Debug, Clone, Copy)]
@@ -367,15 +366,15 @@ impl Session {
         acts_as: Option<&Cred>,
         mutates: bool,
         now: Time,
-    ) -> Result<Standing> {
+    ) -> Result<Standing, Unfit> {
         let state = self.state.lock();
-        let rights = state.rights.as_ref().ok_or(Fault::Retry(wire::Retry::NoSession))?;
+        let rights = state.rights.as_ref().ok_or(Unfit::Unknown)?;
         if rights.token.expired(now) {
-            return Err(Fault::Refused(wire::TokenError::Expired.to_string()));
+            return Err(Unfit::Expired(TokenError::Expired));
         }
-        acts_as.map_or(Ok(()), |cred| rights.token.may_act_as(cred))?;
+        acts_as.map_or(Ok(()), |cred| rights.token.may_act_as(cred)).map_err(Unfit::Forbidden)?;
         if mutates && rights.token.read_only {
-            return Err(FsError::ReadOnly.into());
+            return Err(Unfit::Forbidden(FsError::ReadOnly));
         }
         Ok(Standing::of(rights))
     }
@@ -416,7 +415,7 @@ impl Session {
     }
 
     /// Notes that request `seq` is about to be executed, unless it was before.
-    pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen> {
+    pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen, Spent> {
         let mut state = self.state.lock();
         state.answers.forget_before(unanswered.0.min(seq.0));
         state.answers.begin(seq.0)
@@ -528,12 +527,11 @@ impl Answers {
         self.slots.get_mut(index)
     }
 
-    fn begin(&mut self, seq: u64) -> Result<Seen> {
+    fn begin(&mut self, seq: u64) -> Result<Seen, Spent> {
         if seq < self.first {
             return Ok(Seen::Echo);
         }
-        let too_far = "more requests in flight than a session may have";
-        let slot = self.slot(seq).ok_or_else(|| Fault::Refused(too_far.to_owned()))?;
+        let slot = self.slot(seq).ok_or(Spent)?;
         Ok(match slot {
             Slot::Unseen => {
                 *slot = Slot::Executing;
@@ -543,6 +541,12 @@ impl Answers {
             Slot::Answered(answer) => Seen::Answered(answer.clone()),
         })
     }
+}
+
+/// A 128-bit number as parts of a ticket.
+pub(crate) fn halves(value: u128) -> [u64; 2] {
+    let low = u64::try_from(value & u128::from(u64::MAX)).expect("masked");
+    [u64::try_from(value >> 64).expect("64 bits are left"), low]
 }
 
 #[cfg(test)]
@@ -589,7 +593,7 @@ mod tests {
     async fn a_session_keeps_to_its_window() {
         let session = session();
         let beyond = Seq(REQUESTS_IN_FLIGHT_MAX + 1);
-        assert!(matches!(session.begin(beyond, Seq(1)), Err(Fault::Refused(_))));
+        assert!(matches!(session.begin(beyond, Seq(1)), Err(Spent)));
         assert!(matches!(begin(&session, beyond.0, 2), Seen::New));
     }
 

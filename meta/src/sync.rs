@@ -4,21 +4,15 @@
 //! blocks and the engine once, and answers every caller in it. When no caller waits, the task syncs
 //! what was written within the commit interval.
 
+pub(crate) mod run;
+
 use std::{
     future::pending,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-
-use crate::{
-    server::{Counters, Shared},
-    unsynced,
-};
 
 /// The queue.
 #[derive(Default)]
@@ -96,54 +90,6 @@ impl SyncQueue {
 
     fn is_waited_for(&self) -> bool {
         !self.waiting.lock().is_empty()
-    }
-}
-
-/// Syncs for as long as the server runs.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let queue = &shared.sync;
-    loop {
-        queue.wake.notified().await;
-        if !queue.is_waited_for() {
-            let deadline = tokio::time::sleep(shared.options.commit_interval);
-            tokio::pin!(deadline);
-            loop {
-                tokio::select! {
-                    biased;
-                    () = queue.wake.notified() => if queue.is_waited_for() { break },
-                    () = &mut deadline => break,
-                }
-            }
-        }
-        let mut waiting = std::mem::take(&mut *queue.waiting.lock());
-        if !queue.dirty.swap(false, Ordering::AcqRel) && waiting.is_empty() {
-            continue;
-        }
-        waiting.append(&mut queue.riding.lock());
-        let written = queue.written.load(Ordering::Acquire);
-        let syncing = shared.clone();
-        Counters::add(&shared.counters.syncs);
-        let began = shared.observed.now();
-        let synced = shared.options.offload.run(move || unsynced::sync(&syncing)).await;
-        shared.observed.syncs.record(shared.observed.now().since(began));
-        match synced {
-            Ok(()) => {
-                queue.stable.store(written, Ordering::Release);
-                waiting.into_iter().for_each(|done| {
-                    // The caller may have gone.
-                    let _ = done.send(());
-                });
-            }
-            Err(problem) => {
-                shared.halt(problem);
-                // The next sync may succeed, but what this one has lost stays lost.
-                return pending().await;
-            }
-        }
-        // Writes that came while the engine was syncing need a sync of their own.
-        if queue.is_waited_for() || queue.dirty.load(Ordering::Acquire) {
-            queue.wake.notify_one();
-        }
     }
 }
 

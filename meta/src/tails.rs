@@ -1,9 +1,9 @@
 //! Tails: chunks that a truncate has left behind the end of a file, because they were too many to
 //! be removed at once.
 //!
-//! `ops::write` leaves a tail, `reclaim` runs its steps. The file has its new length at once. A
-//! record (`T`) says from which chunk on there may be contents, and each step advances it, in the
-//! batch that removes the chunks before it. So a crash at any step leaves a shorter tail.
+//! `ops::write` leaves a tail, `reclaim` runs its steps ([`cut`]). The file has its new length at
+//! once. A record (`T`) says from which chunk on there may be contents, and each step advances it,
+//! in the batch that removes the chunks before it. So a crash at any step leaves a shorter tail.
 //!
 //! Contents of a tail never show again: reads end with the file, and an operation that would make
 //! the file reach its tail waits until the tail is gone ([`Tails::is_in_the_way`]). That is looked
@@ -11,6 +11,8 @@
 //!
 //! Always true: a file with a `T` record is noted in memory, with the same chunk or an earlier one.
 //! The reverse does not hold: a truncate that failed leaves a note, which the next step removes.
+
+pub(crate) mod cut;
 
 use std::{
     ops::ControlFlow,
@@ -23,12 +25,8 @@ use parking_lot::Mutex;
 use store::Engine;
 
 use crate::{
-    OpenError,
-    error::Result,
-    ops::drop_blocks,
-    reclaim::CHUNKS_A_STEP,
-    record::{ChunkRecord, Contents, Record as _, Tail, key},
-    txn::{Located, Txn},
+    problem::OpenError,
+    record::{Record as _, Tail, key},
 };
 
 /// Files that have tails.
@@ -42,7 +40,7 @@ pub(crate) struct Tails {
 
 impl Tails {
     /// Loads the tails that were left before this start.
-    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> std::result::Result<Tails, OpenError> {
+    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<Tails, OpenError> {
         let tails = Tails::default();
         for shard in (0..shards).map(ShardId) {
             let prefix = key::kind(shard, b'T');
@@ -90,64 +88,4 @@ impl Tails {
         tails.remove(&ino);
         self.count.store(tails.len(), Ordering::Release);
     }
-}
-
-/// Leaves the chunks of `file` from `first` on to the background. The caller has locked the inode.
-pub(crate) fn leave(txn: &mut Txn<'_>, file: &Located, first: u32) {
-    let ino = file.inode.ino;
-    let place = file.place.location().cloned();
-    txn.put(key::tail(ino), &Tail { first, place });
-    txn.shared.tails.note(ino, first);
-}
-
-/// Removes a part of a tail; the rest is for the next step. `false` if there is no tail. The caller
-/// has locked the inode.
-pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
-    if !txn.shared.tails.has(ino) {
-        return Ok(false);
-    }
-    let Some(Tail { first, place }) = txn.get::<Tail>(&key::tail(ino))? else {
-        txn.shared.tails.forget(ino);
-        return Ok(false);
-    };
-    // The inode comes again: for what is left, for what became of the file since, and then for the
-    // blocks.
-    txn.facts.left.push(ino);
-    let Some(mut file) = txn.find(ino, place.as_ref())? else {
-        // The file was removed since, and all its contents with it.
-        txn.delete(key::tail(ino));
-        txn.shared.tails.forget(ino);
-        return Ok(true);
-    };
-    let was = file.inode.attr().allocated;
-    let chunks = txn.scan_chunks(ino, first, CHUNKS_A_STEP)?;
-    let next = chunks.last().map_or(first, |(chunk, _)| chunk.saturating_add(1));
-    let last = chunks.len() < CHUNKS_A_STEP;
-    for (chunk, value) in chunks {
-        match ChunkRecord::from_record(&value) {
-            Ok(record) => {
-                drop_blocks(txn, ino, &record.slices, &[]);
-                let allocated = record.allocated();
-                file.inode.allocated = file.inode.allocated.saturating_sub(allocated);
-            }
-            Err(error) => {
-                let tells = "what a file was cut by is damaged; run `pando fsck --gc`";
-                tracing::error!(%ino, chunk, %error, tells);
-            }
-        }
-        txn.delete(key::chunk(ino, chunk));
-    }
-    if last {
-        if file.inode.size == 0 {
-            file.inode.contents = Contents::Inline(Bytes::new());
-            file.inode.allocated = 0;
-        }
-        txn.delete(key::tail(ino));
-        txn.shared.tails.forget(ino);
-    } else {
-        leave(txn, &file, next);
-    }
-    txn.charge_change_freely(file.inode.quota, was, file.inode.attr().allocated);
-    txn.put_inode(&file);
-    Ok(true)
 }

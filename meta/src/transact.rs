@@ -31,12 +31,17 @@ pub(crate) mod run;
 mod tell;
 pub(crate) mod way;
 
+use std::time::Duration;
+
 use base::{Decode, DecodeError, Encode, HashSet, Reader, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use wire::{PeerWrite, TxnId};
 
 use crate::record::Record;
+
+/// Time after which an initiator, which tells the outcome by itself, is asked.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 
 codec! {
     /// The part of a transaction that is prepared here.

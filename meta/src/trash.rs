@@ -29,12 +29,12 @@ use crate::{
     error::{Fault, Result},
     lock,
     ops::{mkdir, rename, rmdir},
-    paths::Up,
+    paths::{Steps, Up},
     record::{
         Content, EntryRecord, InTrash, Inode, Policy, Trash, TrashSetting, Usage, XattrSet,
         key::Part, system::Origin,
     },
-    txn::{Caller, Dir, Located, Place, Steps, Txn},
+    txn::{Caller, Dir, Located, Place, Txn},
 };
 
 /// Name of the trash in the root directory, which does not list it.

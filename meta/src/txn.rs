@@ -29,8 +29,9 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 use wire::{Retry, TxnId};
 
-pub(crate) use dirs::{Dir, Steps, show_inode};
-pub(crate) use files::{Located, Node, Place};
+pub(crate) use crate::record::located::{Located, Place};
+pub(crate) use dirs::{Dir, show_inode};
+pub(crate) use files::Node;
 pub(crate) use group::{Group, Promise, Unwritten};
 pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
@@ -682,7 +683,11 @@ impl<'a> Txn<'a> {
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
         let shared = self.shared;
         debug_assert!(shared.owns(shard), "only the server of a shard gives out its numbers");
-        let draw = || shared.inos.next(shard, shared);
+        let store = |batch| {
+            shared.engine.write(batch)?;
+            shared.make_stable().map_err(Fault::Halt)
+        };
+        let draw = || shared.inos.next(shard, store);
         match self.remote.get_mut() {
             Some(remote) => remote.ino(draw),
             None => draw(),
@@ -724,10 +729,4 @@ impl<'a> Txn<'a> {
             _ => Ok(()),
         }
     }
-}
-
-/// A 128-bit number as parts of a ticket.
-pub(crate) fn halves(value: u128) -> [u64; 2] {
-    let low = u64::try_from(value & u128::from(u64::MAX)).expect("masked");
-    [u64::try_from(value >> 64).expect("64 bits are left"), low]
 }

@@ -13,29 +13,17 @@ use wire::{Answer, Reply, Request};
 
 use crate::{
     server::Shared,
-    session::{Session, Standing},
+    session::{Session, Standing, unheard::Unheard},
 };
 
 /// Number older than all that clients give their opens.
 const OLDEST: u64 = 0;
 
-/// An open that a stored answer reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unheard {
-    pub(crate) seq: Seq,
-    ino: Ino,
-    /// User that made the file.
-    uid: u32,
-    access: Access,
-}
-
-impl Unheard {
-    /// Opens the file. `standing` is the session's, passed in because the caller holds the
-    /// session's lock.
-    fn open(self, shared: &Shared, session: &Session, standing: Standing, number: u64) {
-        let opener = (session.id, standing.opener(self.uid));
-        shared.opens.open(self.ino, opener, number, self.access);
-    }
+/// Opens the file. `standing` is the session's, passed in because the caller holds the session's
+/// lock.
+fn open(of: Unheard, shared: &Shared, session: &Session, standing: Standing, number: u64) {
+    let opener = (session.id, standing.opener(of.uid));
+    shared.opens.open(of.ino, opener, number, of.access);
 }
 
 /// The opens among stored answers. `proven` returns the access that a proof proves.
@@ -60,7 +48,7 @@ pub(crate) fn claimed(shared: &Shared, session: &Session) {
     session.keep_unheard(|unheard| {
         let known = shared.opens.access(unheard.ino, session.id).is_some();
         if !known {
-            unheard.open(shared, session, standing, OLDEST);
+            open(*unheard, shared, session, standing, OLDEST);
         }
         !known
     });
@@ -76,7 +64,7 @@ pub(crate) fn asked(shared: &Shared, session: &Session, seq: Seq, request: &Requ
     let standing = session.standing();
     session.keep_unheard(|unheard| {
         if unheard.seq == seq {
-            unheard.open(shared, session, standing, number);
+            open(*unheard, shared, session, standing, number);
         }
         unheard.seq != seq
     });

@@ -15,12 +15,7 @@
 //! nobody need look. `pando fsck --gc` finds them, and also unnamed blocks that sessions put past
 //! the server. Such sessions may name any block: they may write everything.
 
-use std::iter;
-
-use base::{BlockId, FsError, HashMap};
-use wire::{ChunkSlices, SliceSource};
-
-use crate::{error::Result, lock, txn::Txn};
+use base::{BlockId, HashMap};
 
 /// Maximum number of unnamed blocks of a session, which bounds the memory for them.
 const BLOCKS_MAX: usize = 1 << 18;
@@ -30,27 +25,6 @@ const BLOCKS_MAX: usize = 1 << 18;
 pub(crate) struct Unnamed {
     blocks: HashMap<BlockId, Put>,
     bytes: u64,
-}
-
-/// Refuses a write that names a block which its session has not put here, or which is named
-/// already.
-pub(crate) fn may_be_named(txn: &mut Txn<'_>, chunks: &[ChunkSlices]) -> Result<()> {
-    let Some(session) = txn.caller.session else { return Ok(()) };
-    let slices = chunks.iter().flat_map(|chunk| &chunk.slices);
-    let mut parts = slices.filter_map(|slice| match &slice.source {
-        SliceSource::Block(part) => Some(part),
-        SliceSource::Embedded(_) | SliceSource::Zeros => None,
-    });
-    let Some(first) = parts.next().filter(|_| !session.reaches_store()) else { return Ok(()) };
-    // Race: two cores must not find the same block unnamed.
-    txn.lock(lock::session_lock(session.id))?;
-    let unnamed = session.unnamed.lock();
-    let mut parts = iter::once(first).chain(parts);
-    if parts.all(|part| unnamed.has(part.block, part.block_bytes)) {
-        Ok(())
-    } else {
-        Err(FsError::Exists.into())
-    }
 }
 
 /// Puts of one block.

@@ -2,8 +2,8 @@
 //!
 //! A block in a local directory is put without a sync, so a write is answered at the speed of the
 //! page cache. The write that names the block leaves a note beside the name, in the same batch. A
-//! sync makes the blocks stable first, then the log, and then forgets the notes. `sync`,
-//! `ops::write` and the server's start call this.
+//! sync makes the blocks stable first, then the log, and then forgets the notes
+//! (`Shared::make_stable`). `ops::write` adds notes, and the server's start looks at them.
 //!
 //! The kernel may write the log back on its own, before the block. A power cut then leaves a name
 //! without a block, and its note. Before the log is opened again, [`kept`] looks at each block that
@@ -17,24 +17,18 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
-use base::{BlockId, Ino, ShardId};
+use base::{BlockId, ShardId, error::describe};
 use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::Mutex;
 use store::{Batch, Blocks, BlocksError, Engine, Op};
 use tokio::task::unconstrained;
-use wire::{Slice, SliceSource};
 
 use crate::{
     OpenError,
-    bugs::Bug,
     changes::Facts,
-    error::{Problem, describe},
     follow::{Follower, Write},
     record::{Key, Record as _, key},
-    room::Level,
-    server::Shared,
-    txn::Txn,
 };
 
 base::codec! {
@@ -59,6 +53,11 @@ impl Notes {
             self.0.lock().extend(keys);
         }
     }
+
+    /// Takes the keys of all notes, before a sync.
+    pub(crate) fn take(&self) -> Vec<Key> {
+        std::mem::take(&mut *self.0.lock())
+    }
 }
 
 /// Remembers the notes that a core's groups write.
@@ -76,45 +75,6 @@ impl Follower for Noting {
     fn answered(&mut self, facts: &mut Facts, _write: Write) {
         self.notes.add(std::mem::take(&mut facts.unsynced));
     }
-}
-
-/// Adds a note for each block that slices of an inode name.
-pub(crate) fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
-    if txn.shared.blocks.puts_are_stable() {
-        return;
-    }
-    let mut last = None;
-    for slice in slices {
-        let SliceSource::Block(part) = &slice.source else { continue };
-        if last.replace(part.block) != Some(part.block) {
-            let key = key::unsynced(ino.shard(), part.block);
-            txn.put(key.clone(), &Unsynced { bytes: part.block_bytes });
-            txn.facts.unsynced.push(key);
-        }
-    }
-}
-
-/// Makes everything stable that was written before this call: blocks, and then the records that
-/// name them.
-pub(crate) fn sync(shared: &Shared) -> Result<(), Problem> {
-    let notes = std::mem::take(&mut *shared.unsynced.0.lock());
-    if !shared.bugs.has(Bug::BlocksNotSynced) {
-        shared.blocks.sync().map_err(|error| Problem::of_blocks(&error))?;
-    }
-    shared.engine.sync().map_err(|error| Problem::of(&error))?;
-    if notes.is_empty() {
-        return Ok(());
-    }
-    if shared.room.has(Level::Low).is_err() {
-        // The notes are forgotten when the disk has room for that write.
-        shared.unsynced.add(notes);
-        return Ok(());
-    }
-    let mut forget = Batch::new();
-    notes.iter().for_each(|key| forget.delete(key));
-    // A power cut may bring the notes back. Then their blocks are found to be whole, or are garbage
-    // and deleted.
-    shared.engine.write(forget).map_err(|error| Problem::of(&error))
 }
 
 /// Number of these batches, the end of a log, that may be kept after an unclean stop: the greatest

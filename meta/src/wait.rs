@@ -1,16 +1,16 @@
 //! Waits: what is in the way of an operation, and how to let it pass.
 //!
 //! A mechanism that has an operation wait hands it a value of the mechanism's own, which is then
-//! the operation's fault ([`Fault::Wait`]). `core` lets the wait pass
-//! and runs the operation again. Neither of them knows what is awaited.
+//! the operation's fault ([`Fault::Wait`](crate::error::Fault)). `core` lets the wait pass and runs
+//! the operation again. Neither of them knows what is awaited.
 //!
 //! Invariant: an operation that waits has no effect, and holds no lock, until it is run again.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use futures::future::LocalBoxFuture;
 
-use crate::{Core, driver::Incoming, error::Fault, server::Shared};
+use crate::{incoming::Incoming, peer::Peers, server::Shared};
 
 /// The obstacle of an operation, and how to let it pass.
 #[derive(Debug)]
@@ -33,17 +33,21 @@ pub(crate) trait WaitNow: Debug {
     }
 }
 
-impl<W: WaitNow + 'static> From<W> for Fault {
-    fn from(wait: W) -> Fault {
-        Fault::Wait(Wait::Now(Box::new(wait)))
-    }
+/// A core, as the mechanisms below it see it: the memory of the server, and the other
+/// servers.
+#[derive(Clone, Copy)]
+pub(crate) struct AtCore<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) peers: &'a Peers,
+    /// Number of the core.
+    pub(crate) core: usize,
 }
 
 /// A wait for servers, or for operations that involve other servers.
 pub(crate) trait WaitApart: Debug {
     /// Returns when the operation can be run again, on this core. A client's request may note why
     /// it has waited.
-    fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()>;
+    fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()>;
 
     /// Whether records change meanwhile, so that an operation over several servers reads them anew.
     /// Otherwise it begins from nothing, and may presume what it presumed before.

@@ -17,11 +17,10 @@ use super::{
 };
 use crate::{
     Core,
-    cluster::{Cluster, take_lease},
-    driver::answer_of,
+    cluster::{Cluster, lease::take_lease},
     record::Record as _,
     server::{Durability, Shared},
-    transact::recover::PATIENCE,
+    transact::PATIENCE,
 };
 
 /// Number of times that a server asks for its lease while it lasts.
@@ -94,7 +93,7 @@ async fn ask(
     let lease = if cluster.coordinates() {
         // The coordinator refuses its own server only when it cannot store.
         heartbeat(shared, (cluster.me, cluster.run), &beat).map_err(|fault| {
-            answer_of(shared, fault);
+            fault.answer(shared);
             Lost
         })?
     } else {

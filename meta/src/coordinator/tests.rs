@@ -5,6 +5,7 @@ pub(crate) mod several;
 use std::{
     io,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
 use base::{Clock, Locality, Random, Time};
@@ -14,7 +15,7 @@ use store::{Blocks, MemoryEngine};
 use wire::{Dial, Request, Stream};
 
 use super::*;
-use crate::{ClusterOptions, FormatOptions, Server, ServerOptions, format};
+use crate::{ClusterOptions, FormatOptions, OpenError, Server, ServerOptions, format};
 
 const LEASE: Duration = Duration::from_secs(8);
 
@@ -205,7 +206,9 @@ async fn settings_that_have_changed_come_with_the_next_lease() {
     // The server that gets it has it from then on, also when it starts again.
     server.shared.set_settings(old);
     let cluster = server.shared.cluster.as_ref().unwrap();
-    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).await.unwrap();
+    crate::cluster::lease::take_lease(&server.shared, cluster, cluster.time(), lease)
+        .await
+        .unwrap();
     assert_eq!(server.shared.settings(), new);
     let stored = server.shared.engine.get(&key::settings()).unwrap();
     assert_eq!(stored, Some(new.to_record()));
@@ -264,7 +267,9 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
     let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };
-    crate::cluster::take_lease(&server.shared, cluster, cluster.time(), lease).await.unwrap();
+    crate::cluster::lease::take_lease(&server.shared, cluster, cluster.time(), lease)
+        .await
+        .unwrap();
     assert!(cluster.has_lease());
     slept.store(7, Ordering::Relaxed);
     assert!(cluster.has_lease());

@@ -13,9 +13,9 @@ use store::{Batch, Engine};
 
 use super::file::Header;
 use crate::{
-    cluster::Member,
+    cluster::member::Member,
     coordinator::roster::{Roster, dealt, no_map},
-    reclaim::chunk_of,
+    reclaim::notes::chunk_of,
     record::{
         Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
         Usage,

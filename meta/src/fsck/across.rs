@@ -25,7 +25,7 @@ use bytes::Bytes;
 use wire::{PeerRead, Reply, Request};
 
 use super::{
-    Fix,
+    fix::Fix,
     report::Report,
     shares::{Way, difference},
 };

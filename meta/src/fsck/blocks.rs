@@ -11,10 +11,10 @@ use base::{BlockId, HashMap, HashSet, Ino, SessionId, ShardId};
 use futures::StreamExt as _;
 use store::{Blocks, BlocksError, Snapshot};
 
-use super::{Fix, report::Report};
+use super::{fix::Fix, report::Report};
 use crate::{
     error::describe,
-    reclaim::chunk_of,
+    reclaim::notes::chunk_of,
     record::{inode::blocks_of, key},
     server::Shared,
 };

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use base::{DirId, Ino, Locality, ShardId, placement::shard_of};
 
 use super::{
-    Fix,
+    fix::Fix,
     names::Namer,
     report::Report,
     sweep::{Sweep, Where},

@@ -10,7 +10,7 @@ use base::{
 use bytes::Bytes;
 
 use super::{
-    Fix,
+    fix::Fix,
     names::Namer,
     report::Report,
     sweep::{Sweep, Where},

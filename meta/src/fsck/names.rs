@@ -3,7 +3,7 @@
 use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
 
 use super::{
-    Fix,
+    fix::Fix,
     shares::expected,
     sweep::{Sweep, Where},
 };

@@ -5,8 +5,8 @@ use base::{BlockId, Decode as _, DirId, Encode as _, FsError, Ino, ShardId, code
 use bytes::Bytes;
 use wire::TxnId;
 
-use super::Fix;
-use crate::{error::Result, record::Key};
+use super::fix::Fix;
+use crate::record::Key;
 
 codec! {
     /// A [`Fix`], except those of quotas, which a cluster does not have.
@@ -47,7 +47,7 @@ pub(super) fn pack(fix: &Fix) -> Option<Bytes> {
 }
 
 /// Decodes a repair; `Invalid` when the bytes are none.
-pub(super) fn unpack(bytes: &Bytes) -> Result<Fix> {
+pub(super) fn unpack(bytes: &Bytes) -> Result<Fix, FsError> {
     let key = |bytes: Bytes| match bytes.len() {
         // Every key has its shard and its kind.
         0..3 => Err(FsError::Invalid),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use base::{DirId, ShardId};
 use wire::QuotaOf;
 
-use super::{Fix, sweep::Sweep};
+use super::{fix::Fix, sweep::Sweep};
 use crate::record::{
     Content, Inode, QuotaId, QuotaRecord, Usage,
     key::{self, UsagePart},

@@ -26,123 +26,17 @@ mod names;
 mod shares;
 mod system;
 
-use std::{collections::VecDeque, sync::Arc};
-
-use base::{BlockId, DirId, Ino, ShardId, Time};
+use base::{DirId, Ino, ShardId};
 use bytes::Bytes;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
-use wire::TxnId;
 
 pub(crate) use lost::directory as rescue;
 
+use super::{fix::Fix, hex::hex, repairs::Repair};
 use crate::{
-    Core,
     error::{Fault, Result},
-    record::{Key, QuotaId, Record, Usage, VERSION as RECORD_VERSION, key},
+    record::{Key, Record, VERSION as RECORD_VERSION, key},
     txn::Txn,
 };
-
-/// A repair: where to look again, and facts that cannot be seen there.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Fix {
-    /// Look at a record.
-    Look(Key),
-    /// Names of a directory whose content record is not on their shard.
-    Group(ShardId, DirId),
-    /// A directory's counts differ by this much from its names. `ino` tells it from a directory
-    /// that was made anew under the same id.
-    Counts { shard: ShardId, dir: DirId, ino: Ino, entries: i64, subdirs: i64 },
-    /// An inode in its slot has `found` names and counted `nlink`, when it was `changed`, if that
-    /// matters: on a cluster names are counted at different moments.
-    Links { ino: Ino, found: u32, nlink: u32, changed: Option<Time> },
-    /// The charges of a quota differ by this much from what it counts.
-    Usage(QuotaId, Usage),
-    /// Charges of cores to a quota that does not exist.
-    Forget(QuotaId),
-    /// An inode number beyond the reserved ones, in use at this record.
-    Reserve(Ino, Key),
-    /// The inode under a name has the number of another.
-    Renumber(Key),
-    /// Chunks without an inode; or, with `true`, of an inode that has other contents.
-    Stray(Ino, bool),
-    /// An inode is in use, at this record, and noted to be reclaimed.
-    InUse(Ino, Key),
-    /// A block is named by a chunk, and noted to be deleted.
-    Named(Ino, u32, BlockId),
-    /// A block that a chunk names is missing or damaged.
-    Lost(Ino, u32, BlockId),
-    /// A transaction stays prepared, and its initiator says whether it is committed.
-    Decide(TxnId, bool),
-}
-
-impl Fix {
-    /// Turn of the repair. Repairs that may restore a place come before those that would lose it,
-    /// and transactions that hold others up come first.
-    pub(super) fn turn(&self) -> u8 {
-        match self {
-            Fix::Decide(..) => 0,
-            Fix::Look(key) => match key.get(2) {
-                Some(b'D') => 2,
-                Some(b'I') => 3,
-                Some(_) | None => 1,
-            },
-            Fix::Counts { .. }
-            | Fix::Usage(..)
-            | Fix::Forget(_)
-            | Fix::Reserve(..)
-            | Fix::Renumber(_)
-            | Fix::InUse(..)
-            | Fix::Named(..) => 1,
-            Fix::Group(..) => 2,
-            Fix::Links { .. } | Fix::Stray(..) | Fix::Lost(..) => 3,
-        }
-    }
-}
-
-/// A repair, as a step of a core.
-pub(crate) struct Repair {
-    fix: Fix,
-    /// Whether contents that cannot be read any more may be given up.
-    discard_lost: bool,
-    mended: Mutex<bool>,
-}
-
-/// Repairs that wait for the background.
-#[derive(Default)]
-pub(crate) struct Repairs {
-    queue: Mutex<VecDeque<(Arc<Repair>, oneshot::Sender<()>)>>,
-    wake: Notify,
-}
-
-impl Repairs {
-    /// Looks again at a finding; `true` if it was wrong, and is right now.
-    pub(super) async fn mend(&self, fix: Fix, discard_lost: bool) -> bool {
-        let repair = Arc::new(Repair { fix, discard_lost, mended: Mutex::new(false) });
-        let (done, waited) = oneshot::channel();
-        self.queue.lock().push_back((repair.clone(), done));
-        self.wake.notify_one();
-        // The background may end before it answers; then nothing was repaired.
-        let _ = waited.await;
-        *repair.mended.lock()
-    }
-}
-
-/// Does the repairs for as long as the server runs.
-pub(crate) async fn run(core: Core) {
-    let repairs = &core.inner.shared.jobs.repairs;
-    loop {
-        let next = repairs.queue.lock().pop_front();
-        match next {
-            Some((repair, done)) => {
-                core.step(move |txn| step(txn, &repair)).await;
-                // The check may be gone.
-                let _ = done.send(());
-            }
-            None => repairs.wake.notified().await,
-        }
-    }
-}
 
 /// Does a repair.
 pub(crate) fn step(txn: &mut Txn<'_>, repair: &Repair) -> Result<()> {
@@ -194,11 +88,7 @@ fn look(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
 /// Removes a record, and writes its bytes to the log, as they will be gone.
 fn drop_record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     let Some(value) = txn.get_bytes(key)? else { return Ok(false) };
-    tracing::warn!(
-        key = super::sweep::hex(key),
-        value = super::sweep::hex(&value),
-        "record removed"
-    );
+    tracing::warn!(key = hex(key), value = hex(&value), "record removed");
     txn.delete(key.clone());
     Ok(true)
 }

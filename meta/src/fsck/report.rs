@@ -6,7 +6,7 @@ use base::{HashMap, Ino};
 use parking_lot::Mutex;
 use wire::{FsckFix, FsckProgress, InosPage, NamesOf, QuotaOf};
 
-use super::{Fix, packed::pack, sweep::InoSet};
+use super::{fix::Fix, inos::InoSet, packed::pack};
 
 /// Number of findings that are kept in words; the rest is only counted.
 const FINDINGS_MAX: usize = 1000;

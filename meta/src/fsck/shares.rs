@@ -9,7 +9,7 @@
 use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
 
 use super::{
-    Fix,
+    fix::Fix,
     sweep::{Sweep, Where},
 };
 use crate::record::{Config, Content, ContentState, Key, key, key::Part};

@@ -10,7 +10,7 @@ use std::{ops::ControlFlow, time::Duration};
 use base::ShardId;
 use wire::{AskOutcome, Outcome, Reply, Request, TxnId};
 
-use super::{Fix, across::Across};
+use super::{across::Across, fix::Fix};
 use crate::{error::describe, record::key};
 
 /// Number of searches for prepared transactions.

@@ -11,7 +11,6 @@ use super::{
     sketch::{Busy, Sampler},
     trace,
 };
-use crate::{driver::Incoming, session::Session};
 
 /// Counts of one kind of request.
 #[derive(Default)]
@@ -198,19 +197,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Begins the wait of a request.
-    pub(crate) fn new(observed: &Observed, session: &Session, incoming: &Incoming) -> Waiting {
-        let now = observed.now();
-        let note = Note {
-            kind: incoming.request.tag(),
-            verdict: Verdict::Done,
-            session: session.id,
-            call: incoming.header.call,
-            subject: None,
-            arrived: incoming.arrived,
-            begun: now,
-            ended: now,
-        };
+    /// Begins the wait of a request, which its note describes.
+    pub(crate) fn of(note: Note) -> Waiting {
         Waiting { note }
     }
 }

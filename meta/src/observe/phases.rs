@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 use wire::Distribution;
 
-use super::{CoreCounts, Histogram, Nanos};
+use super::{Histogram, Nanos};
 
 const PARTS: usize = 7;
 
@@ -110,11 +110,11 @@ impl Transactions {
 }
 
 /// Distributions over all cores; empty ones are left out.
-pub(crate) fn distributions(cores: &[CoreCounts]) -> Vec<(String, Distribution)> {
+pub(crate) fn distributions(cores: &[&Transactions]) -> Vec<(String, Distribution)> {
     let mut found = Vec::new();
     for (kind, of) in [
-        ("move", (|core| &core.transactions.moves) as fn(&CoreCounts) -> &[Histogram; PARTS]),
-        ("other", |core| &core.transactions.others),
+        ("move", (|core| &core.moves) as fn(&Transactions) -> &[Histogram; PARTS]),
+        ("other", |core| &core.others),
     ] {
         for (part, name) in Part::ALL {
             let mut total = Distribution::default();
@@ -144,9 +144,9 @@ mod tests {
         laps.end(Part::Commit, Nanos(175));
         let taken = |part: Part| laps.nanos[part.index()].get();
         assert_eq!(Part::BEFORE.map(taken), [40, 10, 20, 0, 5]);
-        let cores = [CoreCounts::new(0)];
-        cores[0].transactions.record(true, &Part::BEFORE, &laps);
-        let found = distributions(&cores);
+        let core = Transactions::default();
+        core.record(true, &Part::BEFORE, &laps);
+        let found = distributions(&[&core]);
         let sums: Vec<_> = found.iter().map(|(name, of)| (name.as_str(), of.sum)).collect();
         assert_eq!(sums[..2], [("transaction.move.again", 40), ("transaction.move.read", 10)]);
         assert_eq!(sums.iter().map(|(_, sum)| sum).sum::<u64>(), 75);

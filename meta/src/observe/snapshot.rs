@@ -11,9 +11,7 @@ use super::{
     name_of, phases,
     sketch::Rates,
 };
-use crate::{
-    cluster::Cluster, coordinator, room::Level, server::Shared, transact::recover::PATIENCE,
-};
+use crate::{cluster::Cluster, coordinator, room::Level, server::Shared, transact::PATIENCE};
 
 /// Number of busy sessions and directories that are reported.
 const BUSY_TOLD: usize = 32;
@@ -57,7 +55,8 @@ pub(crate) fn load(shared: &Shared) -> Load {
         }),
         ("handoff_wait_nanos".to_owned(), total(cores, |core| &core.handoff_waits)),
     ];
-    distributions.extend(phases::distributions(cores));
+    let transactions: Vec<_> = cores.iter().map(|core| &core.transactions).collect();
+    distributions.extend(phases::distributions(&transactions));
     Load {
         at_us: shared.observed.now().0 / 1000,
         operations: Request::VARIANTS

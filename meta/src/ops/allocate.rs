@@ -17,7 +17,7 @@ use base::{
 use bytes::{Bytes, BytesMut};
 use wire::{Allocate, AllocateMode, Slice, SliceSource};
 
-use super::write::{change_chunk, drop_blocks, give_way, truncate};
+use super::write::{change_chunk, give_way, truncate};
 use crate::{
     error::Result,
     record::{ChunkRecord, Contents, Inode, Record as _, Usage, key},
@@ -107,7 +107,7 @@ fn zero(txn: &mut Txn<'_>, file: &mut Located, from: u64, to: u64) -> Result<()>
         let (first, end) = (within(from), if to == size { CHUNK_BYTES } else { within(to) });
         if first == 0 && end == CHUNK_BYTES {
             let record = ChunkRecord::from_record(&value)?;
-            drop_blocks(txn, ino, &record.slices, &[]);
+            txn.drop_blocks(ino, &record.slices, &[]);
             file.inode.allocated = file.inode.allocated.saturating_sub(record.allocated());
             txn.delete(key::chunk(ino, chunk));
             continue;

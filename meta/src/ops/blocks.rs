@@ -11,8 +11,8 @@ use wire::{BlockMap, BlockMapped, ChunkSlices, SliceSource};
 use crate::{
     error::Result,
     record::{ChunkRecord, Contents, Record as _, key},
-    session::Session,
-    txn::{Txn, halves},
+    session::{Session, halves},
+    txn::Txn,
 };
 
 /// Most chunks in one answer.

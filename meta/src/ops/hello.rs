@@ -10,14 +10,14 @@ use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
-    coordinator::millis,
     driver,
     error::{Fault, Result},
     format::root_content,
+    millis::millis,
     quota::allowance::Heard,
     record::{Record as _, SessionRecord, key, system::StoredAnswer},
     room::Level,
-    serve::Connection,
+    serve::connection::Connection,
     server::{Counters, Shared},
     session::{Rights, Session},
     tokens::Share,
@@ -196,7 +196,7 @@ fn has_place(shared: &Shared, connection: &Connection, session: &Session) -> Res
 fn has_room_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
     match shared.room.has(Level::Low) {
         Err(_) if hello.resume.is_some() => Err(Fault::Retry(Retry::Busy)),
-        has => has,
+        has => has.map_err(Fault::from),
     }
 }
 

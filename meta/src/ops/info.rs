@@ -8,8 +8,9 @@ use wire::{Info, NodeRef, SliceSource};
 
 use crate::{
     error::Result,
+    paths::Steps,
     record::{ChunkRecord, Contents, key},
-    txn::{Dir, Located, Node, Place, Steps, Txn},
+    txn::{Dir, Located, Node, Place, Txn},
 };
 
 /// Most chunks that are described.

@@ -8,7 +8,7 @@
 //! that its session has just stored; the client stores the contents anew, under other numbers.
 
 use base::{
-    BlockId, FileKind, FsError, HashMap, HashSet, Ino, Time,
+    FileKind, FsError, HashMap, Ino, Time,
     limits::{
         CHUNK_BYTES, CHUNKS_A_WRITE_MAX, EMBEDDED_BYTES_A_CHUNK_MAX, EMBEDDED_BYTES_A_WRITE_MAX,
         FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX,
@@ -18,16 +18,17 @@ use bytes::{Bytes, BytesMut};
 use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
 
 use crate::{
-    compact,
+    compact::queue::is_due,
     error::{Fault, Result},
-    reclaim::{CHUNKS_A_STEP, Garbage},
+    lock,
+    reclaim::notes::CHUNKS_A_STEP,
     record::{
         ChunkRecord, Contents, Inode, Record as _, Times, chunk::embedded_bytes, chunk::is_sound,
         inode::blocks_of, key,
     },
-    tails,
+    tails::cut,
     txn::{Located, Txn},
-    unnamed, unsynced,
+    unsynced::Unsynced,
 };
 
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
@@ -40,7 +41,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;
-    unnamed::may_be_named(txn, &req.chunks)?;
+    may_be_named(txn, &req.chunks)?;
 
     let was = file.inode.attr().allocated;
     txn.drop_capability(&mut file)?;
@@ -162,11 +163,48 @@ fn paint(txn: &mut Txn<'_>, file: &mut Located, chunk: &ChunkSlices) -> Result<(
     let old = txn.get(&key::chunk(file.inode.ino, chunk.chunk))?.unwrap_or_default();
     give_way(txn, file, chunk.chunk, &old)?;
     let new = change_chunk(txn, file, chunk.chunk, old, |record| record.paint(slices));
-    unsynced::note(txn, file.inode.ino, &chunk.slices);
+    note(txn, file.inode.ino, &chunk.slices);
     txn.named.extend(blocks_of(&chunk.slices));
     // Drop blocks that newer slices of the same request hide.
-    drop_blocks(txn, file.inode.ino, &chunk.slices, &new.slices);
+    txn.drop_blocks(file.inode.ino, &chunk.slices, &new.slices);
     Ok(())
+}
+
+/// Refuses a write that names a block which its session has not put here, or which is named
+/// already.
+fn may_be_named(txn: &mut Txn<'_>, chunks: &[ChunkSlices]) -> Result<()> {
+    let Some(session) = txn.caller.session else { return Ok(()) };
+    let slices = chunks.iter().flat_map(|chunk| &chunk.slices);
+    let mut parts = slices.filter_map(|slice| match &slice.source {
+        SliceSource::Block(part) => Some(part),
+        SliceSource::Embedded(_) | SliceSource::Zeros => None,
+    });
+    let Some(first) = parts.next().filter(|_| !session.reaches_store()) else { return Ok(()) };
+    // Race: two cores must not find the same block unnamed.
+    txn.lock(lock::session_lock(session.id))?;
+    let unnamed = session.unnamed.lock();
+    let mut parts = std::iter::once(first).chain(parts);
+    if parts.all(|part| unnamed.has(part.block, part.block_bytes)) {
+        Ok(())
+    } else {
+        Err(FsError::Exists.into())
+    }
+}
+
+/// Adds a note for each block that slices of an inode name.
+fn note(txn: &mut Txn<'_>, ino: Ino, slices: &[Slice]) {
+    if txn.shared.blocks.puts_are_stable() {
+        return;
+    }
+    let mut last = None;
+    for slice in slices {
+        let SliceSource::Block(part) = &slice.source else { continue };
+        if last.replace(part.block) != Some(part.block) {
+            let key = key::unsynced(ino.shard(), part.block);
+            txn.put(key.clone(), &Unsynced { bytes: part.block_bytes });
+            txn.facts.unsynced.push(key);
+        }
+    }
 }
 
 /// Refuses a write while the chunk has too many slices, so that it is rewritten before it gets
@@ -198,7 +236,7 @@ pub(super) fn change_chunk(
     let key = key::chunk(ino, chunk);
     let mut new = old.clone();
     change(&mut new);
-    drop_blocks(txn, ino, &old.slices, &new.slices);
+    txn.drop_blocks(ino, &old.slices, &new.slices);
     let inode = &mut file.inode;
     inode.allocated = (inode.allocated + new.allocated()).saturating_sub(old.allocated());
     if new.slices.is_empty() {
@@ -206,19 +244,10 @@ pub(super) fn change_chunk(
     } else {
         txn.put(key, &new);
     }
-    if compact::is_due(&new) {
+    if is_due(&new) {
         txn.shared.compact.add(file, chunk);
     }
     new
-}
-
-/// Blocks of `were` that are not among `are` become garbage.
-pub(crate) fn drop_blocks(txn: &mut Txn<'_>, ino: Ino, were: &[Slice], are: &[Slice]) {
-    let kept: HashSet<BlockId> = blocks_of(are).collect();
-    for block in blocks_of(were).filter(|block| !kept.contains(block)) {
-        txn.put(key::garbage(ino.shard(), block), &Garbage {});
-        txn.facts.left.push(ino);
-    }
 }
 
 /// Cuts a file, or grows it with zeros.
@@ -264,12 +293,12 @@ fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     let gone = txn.scan_chunks(ino, first_gone, CHUNKS_A_STEP)?;
     let huge = gone.len() == CHUNKS_A_STEP || txn.shared.tails.has(ino);
     if huge {
-        tails::leave(txn, file, first_gone);
+        cut::leave(txn, file, first_gone);
         txn.facts.left.push(ino);
     } else {
         for (chunk, value) in gone {
             let record = ChunkRecord::from_record(&value)?;
-            drop_blocks(txn, ino, &record.slices, &[]);
+            txn.drop_blocks(ino, &record.slices, &[]);
             file.inode.allocated = file.inode.allocated.saturating_sub(record.allocated());
             txn.delete(key::chunk(ino, chunk));
         }

@@ -12,10 +12,8 @@
 
 use std::{cell::Cell, time::Duration};
 
-use base::HashMap;
 use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
-use parking_lot::Mutex;
-use tokio::{sync::Notify, task::yield_now, time::sleep};
+use tokio::{task::yield_now, time::sleep};
 use wire::{Answer, AskRoom, GiveRoom, Reply, ReplyHeader, Request, Room};
 
 use super::{
@@ -23,26 +21,17 @@ use super::{
     ledger::{Ledger, Next},
 };
 use crate::{
-    Core,
     bugs::Bug,
     cluster::Cluster,
-    coordinator::Coordinator,
-    driver::Incoming,
+    coordinator::state::Coordinator,
     error::Fault,
+    incoming::Incoming,
     record::{QuotaId, Usage},
-    wait::{Wait, WaitApart},
+    wait::{AtCore, Wait, WaitApart},
 };
 
 /// Pause before asking again when room is unknown.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
-
-/// The coordinator's ledgers, one for each root.
-#[derive(Default)]
-pub(crate) struct Ledgers {
-    of: Mutex<HashMap<QuotaId, Ledger>>,
-    /// Notified when a round is over.
-    over: Notify,
-}
 
 impl From<Short> for Fault {
     fn from(short: Short) -> Fault {
@@ -51,11 +40,11 @@ impl From<Short> for Fault {
 }
 
 impl WaitApart for Short {
-    fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
+    fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         // Only clients' requests wait for room: the server itself may not ask.
         async move {
             if let Some(incoming) = of {
-                ask(core, *self, &incoming.heard).await;
+                ask(at, *self, &incoming.heard).await;
             }
         }
         .boxed_local()
@@ -68,8 +57,8 @@ impl WaitApart for Short {
 
 /// Asks for room for a request, and notes a refusal in `heard`. A request that needs less than was
 /// refused may ask once more.
-async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
-    let shared = &core.inner.shared;
+async fn ask(at: AtCore<'_>, short: Short, heard: &Cell<Heard>) {
+    let shared = at.shared;
     let Some(cluster) = &shared.cluster else { return };
     let Some(ask) = shared.quotas.wants(short) else {
         // There is room by now. Other tasks of this core may need it as well.
@@ -77,8 +66,8 @@ async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
         return;
     };
     let room = match &cluster.coordinator {
-        Some(coordinator) => room(core, coordinator, cluster.me, &ask).await,
-        None => match core.inner.peers.ask(0, &Request::AskRoom(ask)).await {
+        Some(coordinator) => room(at, coordinator, cluster.me, &ask).await,
+        None => match at.peers.ask(0, &Request::AskRoom(ask)).await {
             Ok(Reply::Room(room)) => room,
             Ok(_) | Err(_) => Room::Unknown,
         },
@@ -91,11 +80,11 @@ async fn ask(core: &Core, short: Short, heard: &Cell<Heard>) {
 }
 
 /// Answers another server's question for room.
-pub(crate) async fn answer(core: Core, incoming: Incoming, from: u16, ask: AskRoom) {
-    let shared = &core.inner.shared;
+pub(crate) async fn answer(at: AtCore<'_>, incoming: Incoming, from: u16, ask: AskRoom) {
+    let shared = at.shared;
     let coordinator = shared.cluster.as_ref().and_then(|cluster| cluster.coordinator.as_ref());
     let room = match coordinator {
-        Some(coordinator) => room(&core, coordinator, from, &ask).await,
+        Some(coordinator) => room(at, coordinator, from, &ask).await,
         None => Room::Unknown,
     };
     // A limit that a power cut would take back must neither allow nor refuse anything.
@@ -104,8 +93,8 @@ pub(crate) async fn answer(core: Core, incoming: Incoming, from: u16, ask: AskRo
     incoming.connection.reply_now(reply, &Answer::Done(Reply::Room(room)));
 }
 
-async fn room(core: &Core, coordinator: &Coordinator, from: u16, ask: &AskRoom) -> Room {
-    let (shared, ledgers) = (&core.inner.shared, &coordinator.ledgers);
+async fn room(at: AtCore<'_>, coordinator: &Coordinator, from: u16, ask: &AskRoom) -> Room {
+    let (shared, ledgers) = (at.shared, &coordinator.ledgers);
     let Some(cluster) = &shared.cluster else { return Room::Unknown };
     let root = QuotaId(ask.root);
     let mut then = None;
@@ -135,7 +124,7 @@ async fn room(core: &Core, coordinator: &Coordinator, from: u16, ask: &AskRoom) 
             Next::Answer(room) => return room,
             Next::Wait => over.await,
             Next::Gather => {
-                let said = gather(core, cluster, root, round).await;
+                let said = gather(at, cluster, root, round).await;
                 if let Some(ledger) = ledgers.of.lock().get_mut(&root) {
                     ledger.end(round, &said.used, said.behind);
                 }
@@ -153,12 +142,12 @@ struct Said {
 }
 
 /// Has all servers give back unused allowance, and returns the usage of those that answered.
-async fn gather(core: &Core, cluster: &Cluster, root: QuotaId, round: u64) -> Said {
-    let shared = &core.inner.shared;
+async fn gather(at: AtCore<'_>, cluster: &Cluster, root: QuotaId, round: u64) -> Said {
+    let shared = at.shared;
     let give = GiveRoom { root: root.0, round };
     // Each server is asked once: a late second question would revive an older answer.
     let others = (0..cluster.servers).filter(|server| *server != cluster.me).map(|server| {
-        let answer = core.inner.peers.ask(server, &Request::GiveRoom(give));
+        let answer = at.peers.ask(server, &Request::GiveRoom(give));
         async move { (server, answer.await) }
     });
     let here = async {

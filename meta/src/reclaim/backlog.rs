@@ -1,4 +1,4 @@
-//! What waits to be reclaimed, in memory.
+//! Inodes and blocks that wait to be reclaimed, in memory.
 
 use std::{collections::VecDeque, mem, ops::ControlFlow, sync::Arc};
 
@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 
 use crate::{
     changes::Facts,
-    error::OpenError,
     follow::{Follower, Write},
+    problem::OpenError,
     record::key,
 };
 

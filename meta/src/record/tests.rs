@@ -25,7 +25,7 @@ use crate::transact::{CommittedRecord, EndedRecord};
 use crate::unsynced::Unsynced;
 use crate::{
     dump::{Frame, Header, Trailer},
-    reclaim::Garbage,
+    reclaim::notes::Garbage,
 };
 
 variants!(Part { Main, RenameList, Xattrs, Origin });

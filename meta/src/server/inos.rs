@@ -7,13 +7,10 @@ use base::{Ino, ShardId};
 use parking_lot::Mutex;
 use store::{Batch, Engine};
 
-use super::Shared;
 use crate::{
     OpenError,
     bugs::{Bug, Planted},
-    error::Fault,
     record::{Record as _, key, system::Reserved},
-    unsynced,
 };
 
 /// Number of inode numbers reserved at a time on each shard.
@@ -33,7 +30,7 @@ struct Range {
 impl InoCounters {
     /// Opens without a reservation, for a start on a full disk: each shard reserves with its first
     /// number.
-    pub(super) fn none_yet(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
+    pub(crate) fn none_yet(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
         let ranges = (0..shards).map(|shard| {
             let reserved = engine.get(&key::counter(ShardId(shard)))?;
             let end = Reserved::from_record(&reserved.ok_or(OpenError::NotFormatted)?)?.end;
@@ -42,7 +39,7 @@ impl InoCounters {
         Ok(InoCounters { shards: ranges.collect::<Result<_, OpenError>>()? })
     }
 
-    pub(super) fn reserve(
+    pub(crate) fn reserve(
         engine: &dyn Engine,
         shards: u16,
         bugs: Planted,
@@ -63,16 +60,20 @@ impl InoCounters {
         Ok(InoCounters { shards: ranges })
     }
 
-    /// The next number of `shard`. One in many thousands waits for a sync.
-    pub(crate) fn next(&self, shard: ShardId, shared: &Shared) -> crate::error::Result<Ino> {
+    /// The next number of `shard`. One in many thousands is reserved first, with others: `store`
+    /// makes the reservation stable, with the blocks that the log names before it, or a power cut
+    /// may take it with them.
+    pub(crate) fn next<E>(
+        &self,
+        shard: ShardId,
+        store: impl FnOnce(Batch) -> Result<(), E>,
+    ) -> Result<Ino, E> {
         let mut range = self.shards[usize::from(shard.0)].lock();
         if range.next == range.end {
             let end = range.end + INOS_RESERVED;
             let mut batch = Batch::default();
             batch.put(&key::counter(shard), &Reserved { end }.to_record());
-            shared.engine.write(batch)?;
-            // With the blocks that the log names before it, or a power cut may take it with them.
-            unsynced::sync(shared).map_err(Fault::Halt)?;
+            store(batch)?;
             range.end = end;
         }
         range.next += 1;

@@ -8,12 +8,7 @@
 use std::time::Duration;
 
 use super::Shared;
-use crate::{
-    cluster::Cluster,
-    coordinator::{self, millis},
-    room::Level,
-    transact::recover::PATIENCE,
-};
+use crate::{cluster::Cluster, coordinator, millis::millis, room::Level, transact::PATIENCE};
 
 impl Shared {
     /// The standing of this server.

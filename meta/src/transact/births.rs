@@ -22,15 +22,11 @@
 //! stored, or while its server must ask for it before it answers anybody about it.
 
 mod here;
+pub(crate) mod table;
 mod tell;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use base::{HashMap, HashSet};
 use bytes::Bytes;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
-use wire::{Birth, Expected, PeerWrite, TxnId};
+use wire::{Expected, PeerWrite, TxnId};
 
 use super::{Child, locks::Prepared};
 use crate::{
@@ -41,135 +37,6 @@ use crate::{
 pub(super) use here::{end, orphaned, store};
 pub(crate) use tell::Telling;
 pub(super) use tell::{hurry, learn, tell};
-
-/// The births that began here and are not over, and the servers that this one has not heard since
-/// it started.
-#[derive(Default)]
-pub(crate) struct Births {
-    table: Mutex<HashMap<TxnId, Begun>>,
-    /// Number of times that a request has waited for one of these births.
-    hurried: watch::Sender<u64>,
-    /// Births begun by other servers that requests here wait for: those servers are told.
-    wanted: Mutex<HashSet<TxnId>>,
-    wants: Notify,
-    unheard: Mutex<HashSet<u16>>,
-    unheard_count: AtomicUsize,
-}
-
-struct Begun {
-    server: u16,
-    child: Child,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    /// The content record is prepared at its server.
-    Begun,
-    /// The entry is in a batch that is about to be written.
-    Committed,
-    /// The entry is written.
-    Written,
-}
-
-impl Births {
-    /// Notes that none of `others` has been heard yet.
-    pub(crate) fn hear_of(&self, others: impl Iterator<Item = u16>) {
-        let mut unheard = self.unheard.lock();
-        unheard.extend(others);
-        self.unheard_count.store(unheard.len(), Ordering::Release);
-    }
-
-    /// Whether some server may still report the birth of a directory whose record is lost here.
-    pub(crate) fn are_unheard(&self) -> bool {
-        self.unheard_count.load(Ordering::Acquire) > 0
-    }
-
-    pub(crate) fn has_heard(&self, server: u16) -> bool {
-        !self.unheard.lock().contains(&server)
-    }
-
-    fn heard(&self, server: u16) {
-        let mut unheard = self.unheard.lock();
-        unheard.remove(&server);
-        self.unheard_count.store(unheard.len(), Ordering::Release);
-    }
-
-    fn others(&self) -> Vec<u16> {
-        self.unheard.lock().iter().copied().collect()
-    }
-
-    /// Notes a birth that is prepared. The key of its entry is not known yet.
-    pub(super) fn begin(&self, txn: TxnId, server: u16, child: Child) {
-        self.table.lock().insert(txn, Begun { server, child, stage: Stage::Begun });
-    }
-
-    /// Notes a birth from before a crash.
-    pub(super) fn resume(&self, txn: TxnId, server: u16, child: Child) {
-        self.table.lock().insert(txn, Begun { server, child, stage: Stage::Written });
-    }
-
-    /// Notes that the entry is about to be written. `None`: the directory's server has started
-    /// anew, and the birth comes to nothing.
-    pub(super) fn commit(&self, txn: TxnId, entry: &Key) -> Option<Child> {
-        let mut table = self.table.lock();
-        let begun = table.get_mut(&txn)?;
-        begun.stage = Stage::Committed;
-        begun.child.name = Bytes::copy_from_slice(entry);
-        Some(begun.child.clone())
-    }
-
-    /// Forgets a birth that is confirmed, or came to nothing.
-    pub(crate) fn end(&self, txn: TxnId) {
-        self.table.lock().remove(&txn);
-    }
-
-    /// The births at a server that has started anew. Those that have not committed are given up.
-    pub(crate) fn at(&self, server: u16) -> Vec<Birth> {
-        let mut table = self.table.lock();
-        table.retain(|_, begun| begun.server != server || begun.stage > Stage::Begun);
-        let at = table.iter().filter(|(_, begun)| begun.server == server);
-        let birth = |(txn, begun): (&TxnId, &Begun)| {
-            let Child { key, content, .. } = begun.child.clone();
-            Birth { txn: *txn, key, content }
-        };
-        at.map(birth).collect()
-    }
-
-    /// Notes that the entry is written.
-    fn written(&self, txn: TxnId) {
-        if let Some(begun) = self.table.lock().get_mut(&txn) {
-            begun.stage = Stage::Written;
-        }
-    }
-
-    /// The births among `txns` whose entries are written.
-    pub(crate) fn born_of(&self, txns: &[TxnId]) -> Vec<TxnId> {
-        let table = self.table.lock();
-        let is_born =
-            |txn: &&TxnId| table.get(txn).is_some_and(|begun| begun.stage == Stage::Written);
-        txns.iter().filter(is_born).copied().collect()
-    }
-
-    /// Notes that a request waits for a birth that began here.
-    pub(crate) fn hurry(&self) {
-        self.hurried.send_modify(|times| *times += 1);
-    }
-
-    /// Notes that requests wait for births that other servers have begun.
-    pub(crate) fn want(&self, births: impl IntoIterator<Item = TxnId>) {
-        let mut wanted = self.wanted.lock();
-        wanted.extend(births);
-        if !wanted.is_empty() {
-            self.wants.notify_one();
-        }
-    }
-
-    fn child(&self, txn: TxnId) -> Option<(u16, Key)> {
-        let table = self.table.lock();
-        table.get(&txn).map(|begun| (begun.server, Key::from_slice(&begun.child.name)))
-    }
-}
 
 /// The content record that a transaction makes at a server, if it does nothing else there.
 pub(super) fn made<'a>(

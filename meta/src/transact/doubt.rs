@@ -6,11 +6,10 @@ use futures::future::{FutureExt as _, LocalBoxFuture};
 
 use super::locks::{Doubt, Has};
 use crate::{
-    Core,
-    driver::Incoming,
     error::Fault,
+    incoming::Incoming,
     server::Shared,
-    wait::{Wait, WaitApart},
+    wait::{AtCore, Wait, WaitApart},
 };
 
 impl From<Doubt> for Fault {
@@ -20,16 +19,16 @@ impl From<Doubt> for Fault {
 }
 
 impl WaitApart for Doubt {
-    fn over<'a>(&'a self, core: &'a Core, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
+    fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         async move {
-            let shared = &core.inner.shared;
+            let shared = at.shared;
             of.map(Incoming::waits_since);
             let (moves, since) = (shared.handoffs.is_of(self.txn), shared.observed.now());
             self.ended(shared).await;
             // Times for which names are frozen are measured at clients' requests.
             if let Some(incoming) = of.filter(|of| moves && !of.request.kind().between_servers) {
                 let waited = shared.observed.now().since(since);
-                incoming.parked.add(shared, core.inner.index(), waited);
+                incoming.parked.add(shared, at.core, waited);
             }
         }
         .boxed_local()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{births::Births, locks::Prepared};
+use super::{births::table::Births, locks::Prepared};
 use crate::{
     changes::Facts,
     follow::{Follower, Write},

@@ -24,7 +24,7 @@ use futures::{
 use tokio::time::timeout;
 use wire::{Answer, AskOutcome, AskOver, Outcome, Reply, ReplyHeader, Request, Retry, TxnId};
 
-use crate::{Core, cluster::Cluster, driver::Incoming, peer::Unanswered, record::key};
+use crate::{Core, cluster::Cluster, incoming::Incoming, peer::Unanswered, record::key};
 
 /// Silence of a server after which another one is asked as well.
 const LATE: Duration = Duration::from_millis(500);

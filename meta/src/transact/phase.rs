@@ -16,11 +16,12 @@ use wire::{Answer, Expected, Reply, ReplyHeader, Retry, TxnId};
 use super::{CommittedRecord, births};
 use crate::{
     bugs::Bug,
-    driver::{self, Incoming},
+    driver,
     error::{self, Fault},
+    incoming::Incoming,
     ops,
     record::{Key, key},
-    serve::Connection,
+    serve::connection::Connection,
     server::Shared,
     session::Session,
     step::Step,
@@ -140,9 +141,10 @@ impl Phase {
             }
             Some(_) | None => driver::is_current(shared, header, request),
         };
+        let has_room = || shared.room.admits(request).map_err(Fault::from);
         let standing = driver::admit(session, header, request, now)
             .and_then(|standing| holds().map(|()| standing))
-            .and_then(|standing| shared.room.admits(request).map(|()| standing));
+            .and_then(|standing| has_room().map(|()| standing));
         let standing = match standing {
             Ok(standing) => standing,
             Err(fault) => return Ok(Ended::Failed(fault)),

@@ -19,7 +19,7 @@ use super::participant;
 use crate::{
     Core,
     cluster::Cluster,
-    dump::pause::UnderWay,
+    dump::pauses::UnderWay,
     error::{Fault, Result},
     peer::Unanswered,
     record::{Key, key},

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use wire::{Decide, Outcome, TxnId};
 
 use super::{
-    CommittedRecord, EndedRecord, PreparedRecord,
-    births::{self, Births},
+    CommittedRecord, EndedRecord, PATIENCE, PreparedRecord,
+    births::{self, table::Births},
     locks::{Has, Prepared},
     outcome::{self, outcome_of},
     participant, run,
@@ -31,8 +31,6 @@ use crate::{
 
 /// Period of the search for transactions whose outcome is late.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Time after which an initiator, which tells the outcome by itself, is asked.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Holds the keys of everything that was prepared before this start.
 pub(crate) fn load(

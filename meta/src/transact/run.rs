@@ -30,10 +30,11 @@ use crate::{
     Core,
     bugs::{Bug, Planted},
     cluster::Cluster,
-    coordinator::{self, Coordinator, graph},
+    coordinator::{self, graph, state::Coordinator},
     core::Work,
-    driver::{self, Incoming},
+    driver,
     error::{Fault, Result},
+    incoming::Incoming,
     observe::{Laps, Part},
     peer::Unanswered,
     record::Key,
@@ -192,7 +193,7 @@ impl Run<'_> {
             match ended {
                 Ok(Attempt::Committed) => return Ok(()),
                 Err(Fault::Wait(Wait::Apart(wait))) => {
-                    wait.over(self.core, Some(incoming)).await;
+                    wait.over(self.core.at(), Some(incoming)).await;
                     remote = Box::default();
                 }
                 Err(fault) => return Err(fault),
@@ -265,7 +266,7 @@ impl Run<'_> {
                 Ended::Lacks(again) => remote = again,
                 Ended::Waits(again, wait) => {
                     drop(held);
-                    wait.over(self.core, self.incoming()).await;
+                    wait.over(self.core.at(), self.incoming()).await;
                     remote = again;
                     remote.forget();
                 }
@@ -487,7 +488,7 @@ impl Run<'_> {
         if asked.incoming.request.mutates() {
             driver::remember_refusal(&asked.session, asked.incoming.header.seq, &fault);
         }
-        self.reply(&driver::answer_of(self.shared, fault));
+        self.reply(&fault.answer(self.shared));
     }
 }
 

@@ -12,12 +12,7 @@ use tokio::time::sleep;
 use wire::ReplyHeader;
 
 use super::read::read;
-use crate::{
-    Core,
-    core::Work,
-    driver::{self, Incoming},
-    txn::Remote,
-};
+use crate::{Core, core::Work, incoming::Incoming, txn::Remote};
 
 /// The pause after records of several servers did not fit together.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -40,7 +35,7 @@ pub(crate) async fn run(core: Core, incoming: Incoming, mut remote: Box<Remote>)
             let call = incoming.header.call;
             let reply = ReplyHeader { call, cache_version: shared.invalidations.version() };
             shared.until_told().await;
-            incoming.connection.reply_now(reply, &driver::answer_of(&shared, fault));
+            incoming.connection.reply_now(reply, &fault.answer(&shared));
         }
     }
 }

@@ -1,34 +1,22 @@
 //! Files within a transaction: where their inodes rest, and changes of that.
 
-use base::{Access, EntryName, FsError, Ino, ShardId};
-use wire::{FileRef, NodeRef, Retry};
+use base::{Access, BlockId, EntryName, FsError, HashSet, Ino};
+use wire::{FileRef, NodeRef, Retry, Slice};
 
 use super::{Txn, dirs::Dir};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
     lock,
+    reclaim::notes::Garbage,
     record::{
-        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, Usage, XattrSet, key,
+        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, Usage, XattrSet,
+        inode::blocks_of,
+        key,
         key::Part,
+        located::{Located, Place},
     },
 };
-
-/// The place where an inode rests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the entry of its only name, on this shard.
-    Entry(Location, ShardId),
-    /// In its slot on the shard of birth.
-    Slot,
-}
-
-/// An inode and the place where it rests.
-#[derive(Debug, Clone)]
-pub(crate) struct Located {
-    pub(crate) place: Place,
-    pub(crate) inode: Inode,
-}
 
 /// A directory or anything else.
 pub(crate) enum Node {
@@ -224,6 +212,15 @@ impl Txn<'_> {
             inode.permits(self.caller.cred, want)?;
         }
         Ok(())
+    }
+
+    /// Blocks of `were` that are not among `are` become garbage.
+    pub(crate) fn drop_blocks(&mut self, ino: Ino, were: &[Slice], are: &[Slice]) {
+        let kept: HashSet<BlockId> = blocks_of(are).collect();
+        for block in blocks_of(were).filter(|block| !kept.contains(block)) {
+            self.put(key::garbage(ino.shard(), block), &Garbage {});
+            self.facts.left.push(ino);
+        }
     }
 }
 

@@ -12,13 +12,15 @@
 use base::{Access, DirId, FsError, Ino, ShardId};
 use wire::{FileRef, Retry};
 
-use super::{
-    Dir, Txn,
-    files::{Located, Place},
-};
+use super::{Dir, Txn};
 use crate::{
     error::{Fault, Result},
-    record::{EntryRecord, Location, Slot, key, key::Part},
+    record::{
+        EntryRecord, Location, Slot, key,
+        key::Part,
+        located::{Located, Place},
+    },
+    session::halves,
 };
 
 impl Txn<'_> {
@@ -250,7 +252,7 @@ impl Txn<'_> {
 
     /// Proof that this session was shown an inode in a directory.
     fn birth_ticket(&self, dir: DirId, ino: Ino) -> u64 {
-        let [high, low] = super::halves(dir.0);
+        let [high, low] = halves(dir.0);
         self.ticket(&[u64::from_le_bytes(*b"at-birth"), ino.0, high, low])
     }
 
@@ -339,16 +341,6 @@ impl Txn<'_> {
             (None, Some(at)) => txn.embedded(at, ino),
             (None, None) => Ok(None),
         })
-    }
-}
-
-impl Place {
-    /// The name under which an inode is embedded.
-    pub(crate) fn location(&self) -> Option<&Location> {
-        match self {
-            Place::Entry(at, _) => Some(at),
-            Place::Slot => None,
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The group: the effects of all that one core has executed since its last write.
 //!
 //! `core` has one and writes it; transactions read through it and join it. It never touches the
-//! engine. What its operations have changed are its [`Changes`]; the writes of the operation that is
+//! engine. [`Changes`] has what its operations have changed. The writes of the operation that is
 //! being executed are here until it commits.
 
 use std::{ops::Range, rc::Rc, sync::Arc};
@@ -15,7 +15,7 @@ use crate::{
     error::Result,
     lock::{LockId, LockTable},
     record::{Content, Key},
-    serve::Connection,
+    serve::connection::Connection,
     server::{Counters, Shared},
     session::Session,
     wait::WaitNow,

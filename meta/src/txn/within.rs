@@ -13,10 +13,10 @@
 use base::{DirId, Ino};
 use wire::{DirRef, Retry};
 
-use super::{Steps, Txn};
+use super::Txn;
 use crate::{
     error::{Fault, Result},
-    paths::{At, Up},
+    paths::{At, Steps, Up},
 };
 
 /// Most directories between a directory and the session's root: a way is climbed under the lock of

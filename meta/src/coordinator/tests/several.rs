@@ -1,6 +1,8 @@
 //! Several servers in one thread, with pipes between them.
 
 use base::ShardId;
+use parking_lot::Mutex;
+use store::Engine as _;
 use tokio::{
     io::DuplexStream,
     sync::mpsc,
@@ -10,7 +12,12 @@ use tokio::{
 use wire::{Answer, PeerRead, Reply, RequestHeader, Stand, Way};
 
 use super::*;
-use crate::{cluster::Visit, driver::is_ours, format_joined, peer::Open};
+use crate::{
+    cluster::{Visit, member::Member},
+    driver::is_ours,
+    format_joined,
+    peer::Open,
+};
 
 /// How long a server goes on without the coordinator.
 const ALONE: Duration = Duration::from_secs(60);

@@ -42,7 +42,7 @@ pub(super) fn measure(txn: &Txn<'_>, ino: Ino) -> Result<Measured> {
         let Some((_, chunk)) = key::parse_chunk(key) else { return ControlFlow::Continue(()) };
         let start = u64::from(chunk) * u64::from(CHUNK_BYTES);
         let end = found.end;
-        match crate::reclaim::chunk_of(value) {
+        match crate::reclaim::notes::chunk_of(value) {
             Err(_) => {
                 found.damaged.push(Key::from_slice(key));
                 found.end = found.end.max(start + 1);

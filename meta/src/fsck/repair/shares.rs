@@ -181,7 +181,7 @@ pub(super) fn bring(
             record
         }
     };
-    tracing::warn!(value = crate::fsck::sweep::hex(value), "an entry goes to its partition");
+    tracing::warn!(value = crate::fsck::hex::hex(value), "an entry goes to its partition");
     txn.delete(key.clone());
     super::names::uncount(txn, from, subdir);
     txn.put_entry(&to, name, &entry);

@@ -7,7 +7,7 @@ use super::{drop_record, sound};
 use crate::{
     error::Result,
     handoff::HandoffRecord,
-    reclaim::Garbage,
+    reclaim::notes::Garbage,
     record::{
         Config, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
         key::{self, UsagePart},

@@ -13,7 +13,7 @@ use super::{
     world::{Counting, Seeded, World, in_world},
 };
 use crate::{
-    cluster::Member,
+    cluster::member::Member,
     dump::{Header, LoadError, Loader},
     record::{
         Config, QuotaId, QuotaRecord, Record as _, Usage,

@@ -10,7 +10,7 @@ use super::{
     world::{Setup, World, in_world, in_world_of},
 };
 use crate::{
-    reclaim::{self, CHUNKS_A_STEP},
+    reclaim::{self, notes::CHUNKS_A_STEP},
     record::key,
 };
 

@@ -11,7 +11,7 @@ use super::{
     client::Client,
     world::{Setup, World, in_world, in_world_of},
 };
-use crate::{Durability, Offload, serve::WAITING_MAX};
+use crate::{Durability, Offload, serve::connection::WAITING_MAX};
 
 const DONE: Answer = Answer::Done(Reply::Nothing);
 const HELD: Answer = Answer::Failed(FsError::TryAgain);

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     record::{Key, key, key::Part},
-    serve::WAITING_MAX,
+    serve::connection::WAITING_MAX,
     transact::locks::Mode,
 };
 

@@ -7,7 +7,7 @@ use base::{
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
 
-use crate::cluster::Member;
+use crate::cluster::member::Member;
 use crate::coordinator::roster::{Enrolled, Roster};
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, InTrash, InlineMax, Inode,

@@ -1,0 +1,69 @@
+//! How a server takes in a lease.
+
+use std::time::Duration;
+
+use store::Batch;
+use wire::Lease;
+
+use super::Cluster;
+use crate::{
+    problem::Problem,
+    record::{Record as _, Settings, key},
+    server::Shared,
+};
+
+/// Takes in a lease that was asked for at `asked`: first the missing events of the invalidation
+/// list and a newer map, which is stable before it counts, and then the time.
+///
+/// Race: while this server had no lease, others may have gone on without it. So before it may serve
+/// again it writes what its cores had executed but not written, and what they had checked without
+/// the events that the lease brings.
+pub(crate) async fn take_lease(
+    shared: &Shared,
+    cluster: &Cluster,
+    asked: Duration,
+    lease: Lease,
+) -> Result<(), Problem> {
+    let failed = |error: store::Error| Problem::of(&error);
+    let Lease { ms, map, events, settings, roots } = lease;
+    let after = events.version.saturating_sub(events.dirs.len() as u64);
+    if events.reset {
+        shared.invalidations.begin_anew(events.version, &events.dirs);
+    } else if !shared.invalidations.take_in(after, &events.dirs) {
+        // The events do not follow on the list, so this lease does not answer the last request:
+        // ignore it.
+        return Ok(());
+    }
+    if map.is_some_and(|map| cluster.learn(map)) {
+        let mut batch = Batch::default();
+        batch.put(&key::member(), &cluster.to_member().to_record());
+        shared.engine.write(batch).map_err(failed)?;
+        // The blocks that the log names must be stable too: a power cut that takes one cuts the log
+        // there.
+        shared.make_stable()?;
+    }
+    match settings.map(|settings| Settings::from_record(&settings)) {
+        None => {}
+        Some(Ok(settings)) => {
+            let mut batch = Batch::default();
+            batch.put(&key::settings(), &settings.to_record());
+            shared.sync.writing();
+            shared.engine.write(batch).map_err(failed)?;
+            shared.sync.written();
+            shared.set_settings(settings);
+            tracing::info!(?settings, "the settings of the file system have changed");
+        }
+        Some(Err(error)) => tracing::error!(%error, "the coordinator has other settings"),
+    }
+    if let Some(Err(error)) = roots.map(|roots| shared.quotas.learn(&roots)) {
+        tracing::error!(%error, "the coordinator has other quotas");
+    }
+    if !cluster.has_lease() {
+        shared.gate.settled().await;
+    }
+    shared.settle_events().await;
+    if ms > 0 {
+        cluster.extend_lease(asked + Duration::from_millis(ms));
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! The reasons why a server does not start, or stops serving.
+
+use base::{DecodeError, error::describe};
+
+/// The reason why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no file system in the engine.
+    #[error("not formatted; run `pando format` first")]
+    NotFormatted,
+    /// The server belongs to a cluster, and was not told how to reach the others.
+    #[error("it belongs to a cluster: serve it with --coordinator or --join")]
+    OfACluster,
+    /// A record that everything depends on cannot be read.
+    #[error("a system record is damaged")]
+    Damaged(#[from] DecodeError),
+    /// The engine failed.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// A block cannot be read.
+    #[error(transparent)]
+    Blocks(#[from] store::BlocksError),
+}
+
+/// The reason why a server stopped serving.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("server halted: {reason}")]
+pub struct Problem {
+    /// The cause, in words.
+    pub reason: String,
+    /// Whether the only problem is a full disk: a restarted server goes on where this one was, once
+    /// there is room.
+    pub full: bool,
+}
+
+impl Problem {
+    /// Blocks could not be made stable.
+    pub(crate) fn of_blocks(error: &store::BlocksError) -> Problem {
+        let full = match error {
+            store::BlocksError::Full(_) => true,
+            store::BlocksError::Io(error) => error.kind() == std::io::ErrorKind::StorageFull,
+            store::BlocksError::Missing { .. }
+            | store::BlocksError::Corrupt { .. }
+            | store::BlocksError::Exists { .. }
+            | store::BlocksError::Bounds { .. }
+            | store::BlocksError::Refused(_)
+            | store::BlocksError::Config { .. }
+            | store::BlocksError::Store(_) => false,
+        };
+        Problem { reason: describe(error), full }
+    }
+
+    /// An engine failed.
+    pub(crate) fn of(error: &store::Error) -> Problem {
+        Problem { reason: describe(error), full: matches!(error, store::Error::Full(_)) }
+    }
+}
