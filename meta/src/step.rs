@@ -3,8 +3,8 @@
 //! `core` executes a step within its groups ([`Core::step`](crate::Core::step)); `transact` runs
 //! one that needs other servers. Neither knows what a step does.
 //!
-//! Invariant: a step may be executed several times before its group is written, and only the last
-//! time has an effect.
+//! Always true: a step may be executed several times. Only what its last run has written, and the
+//! facts that it states, join a group. What a step does to memory besides it does each time.
 
 use std::rc::Rc;
 

@@ -4,7 +4,9 @@
 //! the operation's fault ([`Fault::Wait`](crate::error::Fault)). `core` lets the wait pass and runs
 //! the operation again. Neither of them knows what is awaited.
 //!
-//! Invariant: an operation that waits has no effect, and holds no lock, until it is run again.
+//! Invariant: an operation that waits has written nothing. Locks that it has taken stay with its
+//! core's group until the group is written, which is before a wait on the core's thread begins, and
+//! soon after one apart does.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -45,6 +47,9 @@ pub(crate) struct AtCore<'a> {
 
 /// A wait for servers, or for operations that involve other servers.
 pub(crate) trait WaitApart: Debug {
+    /// A client's request begins this wait.
+    fn begin(&self, _of: &Incoming) {}
+
     /// Returns when the operation can be run again, on this core. A client's request may note why
     /// it has waited.
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()>;

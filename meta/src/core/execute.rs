@@ -176,7 +176,7 @@ impl Inner {
                     return;
                 }
                 Outcome::Waits(Wait::Now(wait)) => self.make_way(run, wait.as_ref()),
-                Outcome::Waits(Wait::Apart(wait)) => return self.waits(incoming, wait),
+                Outcome::Waits(Wait::Apart(wait)) => return self.wait_apart(incoming, wait),
             }
         }
     }
@@ -251,10 +251,11 @@ impl Inner {
 
     /// Executes a request again when its wait is over. Some requests of other servers wait only for
     /// so long, and are answered then.
-    fn waits(self: &Rc<Self>, incoming: Incoming, wait: Box<dyn WaitApart>) {
+    fn wait_apart(self: &Rc<Self>, incoming: Incoming, wait: Box<dyn WaitApart>) {
         let core = Core { inner: Rc::clone(self) };
         let session = incoming.connection.session();
-        let bound = participant::waits(&incoming.request);
+        wait.begin(&incoming);
+        let bound = participant::patience(&incoming.request);
         let bound = bound.map(|(within, late)| (incoming.waits_since() + within, late));
         spawn_local(async move {
             let over = wait.over(core.at(), Some(&incoming));
@@ -347,6 +348,8 @@ impl Inner {
                     return;
                 }
                 Err(Fault::Wait(Wait::Now(wait))) => self.make_way(run, wait.as_ref()),
+                // The server itself does not wait for other servers.
+                Err(Fault::Wait(Wait::Apart(wait))) if !wait.changes_records() => return,
                 Err(Fault::Wait(Wait::Apart(wait))) => {
                     let core = Core { inner: Rc::clone(self) };
                     spawn_local(async move {

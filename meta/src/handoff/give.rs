@@ -454,7 +454,7 @@ impl Giving {
         let Some(until) = self.frozen_until() else { return false };
         let (switch, foreseen) = (self.switching(tally), std::mem::take(&mut self.foreseen));
         let taker = self.taker;
-        let moved = transact::run::by(&self.core, (self.txn, switch), foreseen, until).await;
+        let moved = transact::run::once_as(&self.core, (self.txn, switch), foreseen, until).await;
         if moved {
             self.core.inner.shared.handoffs.has_come(&taker.handoff());
             Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);

@@ -19,10 +19,13 @@ impl From<Doubt> for Fault {
 }
 
 impl WaitApart for Doubt {
+    fn begin(&self, of: &Incoming) {
+        of.waits_since();
+    }
+
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         async move {
             let shared = at.shared;
-            of.map(Incoming::waits_since);
             let (moves, since) = (shared.handoffs.is_of(self.txn), shared.observed.now());
             self.ended(shared).await;
             // Times for which names are frozen are measured at clients' requests.

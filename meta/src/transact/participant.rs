@@ -41,7 +41,7 @@ pub(super) const READ_WITHIN: Duration = Duration::from_millis(250);
 /// While an initiator asks for a vote, other servers have prepared and hold their keys for it. A
 /// reader may give up, and ask again, long before a transaction ends whose initiator is away: its
 /// forgotten reads would pile up.
-pub(crate) fn waits(request: &Request) -> Option<(Duration, Answer)> {
+pub(crate) fn patience(request: &Request) -> Option<(Duration, Answer)> {
     match request {
         Request::Prepare(_) => Some((VOTE_WITHIN, Answer::Done(Reply::Vote(Vote::Busy)))),
         Request::PeerRead(_) => Some((READ_WITHIN, Answer::Retry(Retry::Busy))),

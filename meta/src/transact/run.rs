@@ -1,11 +1,11 @@
 //! The initiator's side: an operation that needs other servers, from its first run to its commit.
 //!
 //! `core` starts it for a request whose first run met a record of another server, and mechanisms of
-//! this server for steps of their own ([`once`], [`by`]). It reads what the operation lacks, and
-//! runs it again without effect until it lacks nothing. Then it has the other
-//! servers prepare, and runs the operation once more for good. That run reads this server's records
-//! anew: it commits if it wants of the others exactly what they have prepared. Between its runs
-//! nothing of this server is locked.
+//! this server for steps of their own ([`once`], [`once_as`]). It reads what the operation lacks,
+//! and runs it again without effect until it lacks nothing. Then it has the other servers prepare,
+//! and runs the operation once more for good. That run reads this server's records anew: it commits
+//! if it wants of the others exactly what they have prepared. Between its runs nothing of this
+//! server is locked.
 //!
 //! Always true: the request is answered once, or its number is free to be asked again.
 
@@ -89,7 +89,7 @@ pub(crate) async fn foresee(core: &Core, step: Step, until: Instant) -> Box<Remo
 
 /// Executes a step as transaction `txn`, or not. There is one attempt, whatever is in the way, and
 /// it fails if the other servers have not prepared by `until`. Returns whether it is committed.
-pub(crate) async fn by(
+pub(crate) async fn once_as(
     core: &Core,
     (txn, step): (TxnId, Step),
     remote: Box<Remote>,
@@ -193,6 +193,7 @@ impl Run<'_> {
             match ended {
                 Ok(Attempt::Committed) => return Ok(()),
                 Err(Fault::Wait(Wait::Apart(wait))) => {
+                    wait.begin(incoming);
                     wait.over(self.core.at(), Some(incoming)).await;
                     remote = Box::default();
                 }
@@ -266,6 +267,9 @@ impl Run<'_> {
                 Ended::Lacks(again) => remote = again,
                 Ended::Waits(again, wait) => {
                     drop(held);
+                    if let Some(incoming) = self.incoming() {
+                        wait.begin(incoming);
+                    }
                     wait.over(self.core.at(), self.incoming()).await;
                     remote = again;
                     remote.forget();
