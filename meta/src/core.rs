@@ -6,8 +6,8 @@
 //! answered. So everything that was ready shares the cost of one write, and nobody waits for a
 //! timer.
 //!
-//! This file is what mechanisms have of a core: they queue steps, and ask other servers. They do not
-//! know how it executes.
+//! This file has what mechanisms use of a core: they queue steps, and ask other servers. They do
+//! not know how it executes.
 //!
 //! Invariant: a reply leaves only after the write that holds its effect, and everything it saw.
 
@@ -35,7 +35,7 @@ use crate::{
     server::Shared,
     step::Step,
     transact::{
-        births,
+        births::news::Telling,
         phase::{Ended, Phase},
     },
     txn::{Group, Remote, Txn},
@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     /// The other servers.
     pub(crate) peers: Peers,
     /// News of directory births, to be told to other servers.
-    pub(crate) births: births::Telling,
+    pub(crate) births: Telling,
 }
 
 /// Something to execute.
@@ -111,7 +111,7 @@ impl Core {
         };
         let (queue, run) = (RefCell::default(), RefCell::new(run));
         let peers = Peers::new(shared.clone());
-        let (wake, births) = (Notify::new(), births::Telling::default());
+        let (wake, births) = (Notify::new(), Telling::default());
         Core { inner: Rc::new(Inner { shared, index, queue, run, wake, peers, births }) }
     }
 

@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{Encode as _, FsError, Seq, SessionId, ShardId, Time, limits::REQUESTS_IN_FLIGHT_MAX};
+use base::{Encode as _, FsError, Seq, ShardId, Time};
 use wire::{
     Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
     Request, RequestHeader, Retry, Vote,
@@ -18,11 +18,12 @@ use crate::{
     handoff::take,
     incoming::Incoming,
     observe::Verdict,
-    ops, quota,
+    ops,
+    quota::count::part,
     record::key,
     serve::connection::Connection,
     server::{Counters, Durability, Shared},
-    session::{Seen, Session, Standing, in_use::InUse},
+    session::{self, Seen, Session, Standing},
     transact::participant,
     txn::{Caller, Group, Promise, Remote, Txn, Unwritten},
     unheard,
@@ -360,7 +361,7 @@ fn between_servers(
             shared.births.hurry();
             Ok(Reply::Born(shared.births.born_of(txns)))
         }
-        Request::Count(count) => quota::count::part(&mut txn, count).map(Reply::Counted),
+        Request::Count(count) => part::run(&mut txn, count).map(Reply::Counted),
         Request::GiveRoom(give) => Ok(Reply::Gave(shared.quotas.give(give, shared.bugs))),
         Request::AskRoom(ask) => {
             let from = connection.peer().expect("it was looked at");
@@ -447,19 +448,12 @@ pub(crate) fn keep_answer(
     session: &Session,
     answer: &[u8],
 ) {
-    let slot = answer_slot(header.seq);
+    let slot = session::answer_slot(header.seq);
     let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
         txn.put_answer(key::answer(shard, session.id, slot), header.seq, answer);
     }
 }
-
-/// The slot in which the answer to a request is stored.
-pub(crate) fn answer_slot(seq: Seq) -> u16 {
-    u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
-}
-
-const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
 
 /// Whether the request may be executed at all.
 pub(crate) fn admit(
@@ -538,54 +532,4 @@ fn finish(
     let verdict = Verdict::of(&answer);
     incoming.connection.reply(reply, &answer);
     Outcome::Answered(verdict)
-}
-
-/// Ends a session whose lease has run out or whose token has expired. A session that was heard of
-/// since, or has renewed its token, goes on.
-pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
-    let lease = txn.shared.options.lease;
-    match txn.shared.session(session) {
-        Some(found) if found.begin_end_if_over(lease, txn.now) => {
-            let token_ended = found.has_expired(txn.now);
-            forget_session(txn, session)?;
-            let client = &found.client;
-            if token_ended {
-                tracing::warn!(%session, client, "session ended: its token has expired");
-            } else {
-                tracing::info!(%session, client, "session expired: nothing was heard of its client");
-            }
-            Counters::add(&txn.shared.counters.sessions_expired);
-            Ok(())
-        }
-        Some(_) | None => Ok(()),
-    }
-}
-
-/// Forgets a session when no request is inside any more: its record and its stored answers. Its
-/// opens and its locks are released.
-pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
-    let shared = txn.shared;
-    // Another core may have been faster.
-    let Some(found) = shared.session(session) else { return Ok(()) };
-    if !found.begin_end() {
-        return Err(InUse(found).into());
-    }
-    for shard in (0..shared.config.shards).map(ShardId) {
-        txn.delete_prefix(&key::answers(shard, session))?;
-    }
-    txn.delete(key::session(session));
-    // The session's locks become free when it can neither come back nor, in a cluster, be opened
-    // again by its number.
-    txn.facts.forgotten.push(session);
-    if shared.cluster.is_none() {
-        shared.sessions.lock().remove(&session);
-    }
-    found.end();
-    shared.backlog.discard(found.unnamed.lock().give_up_all());
-    let closed = shared.opens.end_session(session);
-    txn.facts.left.extend(closed);
-    if shared.opens.claimed(session) {
-        shared.backlog.sweep();
-    }
-    Ok(())
 }

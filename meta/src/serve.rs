@@ -19,11 +19,11 @@ use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
 use crate::{
     Core,
     core::Work,
-    driver,
     incoming::Incoming,
     observe::{CoreCounts, Parked},
     quota::allowance::Heard,
     server::Counters,
+    txn::sessions,
 };
 use connection::Connection;
 
@@ -241,7 +241,7 @@ pub(crate) async fn watch_leases(core: Core) {
         };
         expired.sort_unstable();
         for session in expired {
-            core.step(move |txn| driver::expire_session(txn, session)).await;
+            core.step(move |txn| sessions::expire_session(txn, session)).await;
         }
     }
 }

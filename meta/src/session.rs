@@ -543,6 +543,13 @@ impl Answers {
     }
 }
 
+/// The slot in which the answer to a request is stored.
+pub(crate) fn answer_slot(seq: Seq) -> u16 {
+    u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
+}
+
+const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
+
 /// A 128-bit number as parts of a ticket.
 pub(crate) fn halves(value: u128) -> [u64; 2] {
     let low = u64::try_from(value & u128::from(u64::MAX)).expect("masked");

@@ -28,13 +28,13 @@ pub(crate) use expiry::run;
 use crate::{
     error::{Fault, Result},
     lock,
-    ops::{mkdir, rename, rmdir},
+    ops::mkdir,
     paths::{Steps, Up},
     record::{
         Content, EntryRecord, InTrash, Inode, Policy, Trash, TrashSetting, Usage, XattrSet,
         key::Part, system::Origin,
     },
-    txn::{Caller, Dir, Located, Place, Txn},
+    txn::{Caller, Dir, Located, Place, Txn, birthplace, removal},
 };
 
 /// Name of the trash in the root directory, which does not list it.
@@ -95,7 +95,7 @@ pub(crate) fn directory(
         return likeness(txn, dir, name, child, others);
     }
     let keeps = txn.settings().trash.0.is_some_and(|trash| trash.days > 0);
-    if !keeps || rename::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
+    if !keeps || birthplace::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
         return Ok(false);
     }
     txn.alone()?;
@@ -108,7 +108,7 @@ pub(crate) fn directory(
     child.content.quota = hour.content.quota;
     child.content.times.ctime = txn.now;
     txn.delete_entry(dir, name);
-    rename::note_move(txn, child, &hour, &called)?;
+    birthplace::note_move(txn, child, &hour, &called)?;
     txn.put_everywhere(child)?;
     txn.facts.moved.push(child.id);
     txn.put_subdir(&mut hour, &called, child);
@@ -148,7 +148,7 @@ fn likeness(
         txn.put(key, &spilled);
     }
     txn.charge_freely(kept.content.quota, Usage::of(1, 0));
-    rmdir::remove(txn, child, others)?;
+    removal::remove(txn, child, others)?;
     txn.delete_entry(dir, name);
     txn.put_subdir(&mut hour, &called, &kept);
     Ok(true)

@@ -7,12 +7,15 @@
 //!
 //! Invariant: an operation has locked everything that it changes, and read it after that.
 
+pub(crate) mod birthplace;
 mod dirs;
 mod files;
 mod find;
 mod group;
 mod quota;
 pub(crate) mod remote;
+pub(crate) mod removal;
+pub(crate) mod sessions;
 mod shares;
 mod within;
 mod xattrs;
@@ -85,7 +88,7 @@ pub(crate) struct Txn<'a> {
     pub(crate) now: Time,
     group: &'a mut Group,
     charges: quota::Charges<'a>,
-    /// What the operation brings about besides records.
+    /// Facts that the operation states besides records.
     pub(crate) facts: Facts,
     /// Blocks of the session that the operation names.
     pub(crate) named: Vec<BlockId>,

@@ -14,7 +14,7 @@ use base::{FsError, Layout, Spread};
 use crate::{
     error::Result,
     record::{Content, Policy},
-    txn::{Dir, Txn},
+    txn::{Dir, Txn, removal},
 };
 
 /// Changes a directory's policy, and divides the directory accordingly.
@@ -35,7 +35,7 @@ pub(crate) fn set(txn: &mut Txn<'_>, mut dir: Dir, change: impl FnOnce(&mut Poli
     if !deals || grows {
         return txn.put_everywhere(&dir);
     }
-    super::rmdir::others_empty(txn, &dir)?;
+    removal::others_empty(txn, &dir)?;
     let layout = policy.layout(&dir.content.layout).ok_or(FsError::NoSpace)?;
     if layout == dir.content.layout {
         return txn.put_everywhere(&dir);

@@ -10,7 +10,6 @@ use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
 
 use super::lookup;
 use crate::{
-    driver,
     error::{Fault, Result},
     format::root_content,
     millis::millis,
@@ -19,7 +18,7 @@ use crate::{
     room::Level,
     serve::connection::Connection,
     server::{Counters, Shared},
-    session::{Rights, Session},
+    session::{self, Rights, Session},
     tokens::Share,
     txn::{Caller, Group, Remote, Txn},
     unheard,
@@ -279,7 +278,7 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
     if seq == Seq(0) {
         return Ok(true);
     }
-    let slot = driver::answer_slot(seq);
+    let slot = session::answer_slot(seq);
     for shard in (0..shared.config.shards).map(ShardId) {
         let Some(stored) = shared.engine.get(&key::answer(shard, session, slot))? else { continue };
         if StoredAnswer::from_record(&stored)?.seq >= seq {

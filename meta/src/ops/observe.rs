@@ -13,13 +13,12 @@ use wire::{
 
 use super::info;
 use crate::{
-    driver,
     error::{Fault, Result},
     file_locks::Shown,
     observe::{self, Stages, Subject},
     record::{Content, EntryRecord, Location, Slot, key, key::Part},
     server::{Counters, Shared},
-    txn::{Dir, Txn},
+    txn::{Dir, Txn, sessions},
 };
 
 /// Most inodes on one page.
@@ -153,7 +152,7 @@ pub(crate) fn evict(txn: &mut Txn<'_>, req: Evict) -> Result<()> {
     let session = txn.shared.session(req.session).ok_or(FsError::NotFound)?;
     // Logged before the wait for the session's requests.
     tracing::warn!(session = %session.id, client = session.client, "session evicted");
-    driver::forget_session(txn, session.id)?;
+    sessions::forget_session(txn, session.id)?;
     Counters::add(&txn.shared.counters.sessions_evicted);
     Ok(())
 }

@@ -23,12 +23,9 @@ use crate::{
     coordinator::ways::{Group, Moved},
     error::{Fault, Result},
     lock,
-    record::{
-        Access, Content, EntryRecord, Key, QuotaId, QuotaRecord, RenameList, Usage, XattrSet,
-        key::Part,
-    },
+    record::{Access, EntryRecord, QuotaId, QuotaRecord, Usage, XattrSet, key::Part},
     trash,
-    txn::{Dir, Located, Place, Txn},
+    txn::{Dir, Located, Place, Txn, birthplace, removal},
 };
 
 /// The one or two directories of a rename, or shares of one directory.
@@ -283,12 +280,12 @@ fn permit(
     source: &EntryRecord,
     target: Option<&EntryRecord>,
 ) -> Result<()> {
-    let source_owner = owner(txn, &sides.from, &req.from_name, source)?;
+    let source_owner = removal::owner(txn, &sides.from, &req.from_name, source)?;
     txn.removal_permits(&sides.from, source_owner)?;
     match target {
         None => txn.dir_permits(sides.to(), Permission::CHANGE)?,
         Some(target) => {
-            let target_owner = owner(txn, sides.to(), &req.to_name, target)?;
+            let target_owner = removal::owner(txn, sides.to(), &req.to_name, target)?;
             txn.removal_permits(sides.to(), target_owner)?;
             if req.mode != RenameMode::Exchange {
                 same_kind(source, target)?;
@@ -316,26 +313,12 @@ fn same_kind(source: &EntryRecord, target: &EntryRecord) -> Result<()> {
     }
 }
 
-/// The user who owns an entry's node.
-pub(crate) fn owner(
-    txn: &mut Txn<'_>,
-    dir: &Dir,
-    name: &EntryName,
-    entry: &EntryRecord,
-) -> Result<u32> {
-    match entry {
-        EntryRecord::Dir(access) => Ok(access.uid),
-        EntryRecord::Node(inode) => Ok(inode.uid),
-        EntryRecord::Link(_) => Ok(txn.entry_inode_locked(dir, name, entry)?.inode.uid),
-    }
-}
-
 /// Removes the entry that the rename replaces.
 fn replace(txn: &mut Txn<'_>, sides: &mut Sides, req: &Rename, target: &EntryRecord) -> Result<()> {
     match target {
         EntryRecord::Dir(access) => {
             let mut child = txn.child_locked(access)?;
-            let others = rmdir::others_empty(txn, &child)?;
+            let others = removal::others_empty(txn, &child)?;
             rmdir::discard(txn, sides.to(), &req.to_name, &mut child, &others)?;
             let to = &mut sides.to_mut().content;
             to.subdirs = to.subdirs.saturating_sub(1);
@@ -401,7 +384,7 @@ fn settle(
             } else {
                 change_quota(txn, sides, &mut child, new.content.quota)?;
             }
-            note_move(txn, &mut child, new, name)?;
+            birthplace::note_move(txn, &mut child, new, name)?;
             child.content.times.ctime = txn.now;
             txn.put_entry(new, name, &EntryRecord::Dir(Txn::access_of(&child)));
             txn.put_everywhere(&child)?;
@@ -456,7 +439,7 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
         return Ok(());
     }
     if from != to {
-        match rmdir::others_empty(txn, child) {
+        match removal::others_empty(txn, child) {
             Err(Fault::Answer(FsError::NotEmpty)) => return Err(FsError::CrossDevice.into()),
             others => others?.iter().for_each(|share| txn.keep_counts(share)),
         }
@@ -465,89 +448,4 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
     txn.recharge(from, to, Usage::of(1, 0))?;
     child.content.quota = to;
     Ok(())
-}
-
-/// Notes a directory's new place, in its back pointer and at its birth place.
-///
-/// Paper: InfiniFS §3.3, rename list and back pointer.
-pub(crate) fn note_move(
-    txn: &mut Txn<'_>,
-    child: &mut Dir,
-    new: &Dir,
-    name: &EntryName,
-) -> Result<()> {
-    child.content.parent = new.id;
-    child.content.parent_ino = new.content.ino;
-    child.content.parent_home = new.content.home;
-    child.content.name = Some(name.clone());
-    note_birthplace(txn, child)?;
-    if let (Some(birth), Some(mut ways)) = (birth_key(txn, child), txn.ways()) {
-        let group = Group { id: child.id, home: child.content.home };
-        ways.has_moved(new.id, name, Moved { group, birth });
-        ways.is_below(child.id, Group { id: new.id, home: new.content.home });
-    }
-    Ok(())
-}
-
-/// The key of the rename list of the name that a directory was born under.
-fn birth_key(txn: &Txn<'_>, child: &Dir) -> Option<Key> {
-    let name = child.content.birth_name.as_ref()?;
-    // The birth parent's home follows from its id: no directory's home ever changes.
-    let parent = child.content.birth_parent;
-    let home = txn.shared.config.locality.home(parent, child.content.home);
-    Some(txn.name_key(home, parent, name, Part::RenameList))
-}
-
-/// Notes at a directory's birth place whether it lives elsewhere. Returns whether that was news.
-pub(crate) fn note_birthplace(txn: &mut Txn<'_>, child: &Dir) -> Result<bool> {
-    let Content { birth_parent, birth_name, parent, name, .. } = &child.content;
-    let is_here = parent == birth_parent && name == birth_name;
-    change_rename_list(txn, child, |versions, version| {
-        if is_here {
-            versions.retain(|other| *other != version);
-        } else if !versions.contains(&version) {
-            versions.push(version);
-        }
-    })
-}
-
-/// Forgets, at the birth place, that the directory lives elsewhere: it is back, or gone.
-pub(crate) fn forget_move(txn: &mut Txn<'_>, child: &Dir) -> Result<()> {
-    change_rename_list(txn, child, |versions, version| versions.retain(|other| *other != version))
-        .map(drop)
-}
-
-/// Number of other directories born under the same name that live elsewhere.
-pub(crate) fn others_elsewhere(txn: &mut Txn<'_>, child: &Dir) -> Result<usize> {
-    let mut others = 0;
-    change_rename_list(txn, child, |versions, version| {
-        others = versions.iter().filter(|other| **other != version).count();
-    })?;
-    Ok(others)
-}
-
-fn change_rename_list(
-    txn: &mut Txn<'_>,
-    child: &Dir,
-    change: impl FnOnce(&mut Vec<NameVersion>, NameVersion),
-) -> Result<bool> {
-    let Some(key) = birth_key(txn, child) else {
-        // The root; or a directory whose birth name a repair could not find out: nobody expects it
-        // anywhere.
-        let root = child.id == DirId::ROOT;
-        return if root { Err(Fault::Answer(FsError::Busy)) } else { Ok(false) };
-    };
-    txn.lock(lock::dir_lock(child.content.birth_parent))?;
-    let old: RenameList = txn.get(&key)?.unwrap_or_default();
-    let mut list = old.clone();
-    change(&mut list.versions, child.content.birth_version);
-    if list == old {
-        return Ok(false);
-    }
-    if list.versions.is_empty() {
-        txn.delete(key);
-    } else {
-        txn.put(key, &list);
-    }
-    Ok(true)
 }

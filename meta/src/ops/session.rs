@@ -6,10 +6,9 @@ use wire::{BlockDrop, Claim, Release, Statfs};
 use super::open::proven_access;
 use crate::{
     bugs::Bug,
-    driver,
     error::{Fault, Result},
     lock,
-    txn::Txn,
+    txn::{Txn, sessions},
     unheard,
 };
 
@@ -70,7 +69,7 @@ pub(crate) fn drop_blocks(txn: &Txn<'_>, req: &BlockDrop) -> Result<()> {
 /// The client leaves: its opens are closed, and its answers are forgotten.
 pub(crate) fn bye(txn: &mut Txn<'_>) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?;
-    driver::forget_session(txn, session.id).map_err(|fault| match fault {
+    sessions::forget_session(txn, session.id).map_err(|fault| match fault {
         // The client would not wait a second time.
         Fault::Retry(_) => Fault::Answer(FsError::TryAgain),
         other => other,

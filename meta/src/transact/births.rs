@@ -22,6 +22,8 @@
 //! stored, or while its server must ask for it before it answers anybody about it.
 
 mod here;
+pub(crate) mod news;
+mod orphaned;
 pub(crate) mod table;
 mod tell;
 
@@ -34,8 +36,8 @@ use crate::{
     txn::{Txn, remote::Plan},
 };
 
-pub(super) use here::{end, orphaned, store};
-pub(crate) use tell::Telling;
+pub(super) use here::{end, store};
+pub(super) use orphaned::orphaned;
 pub(super) use tell::{hurry, learn, tell};
 
 /// The content record that a transaction makes at a server, if it does nothing else there.

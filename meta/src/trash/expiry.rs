@@ -20,13 +20,12 @@ use crate::{
     Core, Problem,
     error::{Fault, Result, describe},
     lock,
-    ops::rmdir,
     record::{EntryRecord, Key, Lived, Record as _, key},
     room::Level,
     server::Shared,
     step::Step,
     transact,
-    txn::{Dir, Txn},
+    txn::{Dir, Txn, removal},
 };
 
 /// Seconds by which the time of the trash advances at most per second that the server runs.
@@ -198,13 +197,13 @@ fn step(txn: &mut Txn<'_>, expired: &Expired) -> Result<()> {
 
 /// Removes an empty hour.
 fn end(txn: &mut Txn<'_>, above: &mut Dir, name: &EntryName, hour: &Dir) -> Result<()> {
-    let others = match rmdir::others_empty(txn, hour) {
+    let others = match removal::others_empty(txn, hour) {
         Ok(others) => others,
         // Something stays in the hour, or has come meanwhile.
         Err(Fault::Answer(FsError::NotEmpty)) => return Ok(()),
         Err(fault) => return Err(fault),
     };
-    rmdir::remove(txn, hour, &others)?;
+    removal::remove(txn, hour, &others)?;
     txn.delete_entry(above, name);
     above.content.entries = above.content.entries.saturating_sub(1);
     above.content.subdirs = above.content.subdirs.saturating_sub(1);
@@ -256,12 +255,12 @@ fn remove(txn: &mut Txn<'_>, dir: &mut Dir, name: &EntryName, entry: &EntryRecor
     match entry {
         EntryRecord::Dir(access) => {
             let child = txn.child_locked(access)?;
-            let others = match rmdir::others_empty(txn, &child) {
+            let others = match removal::others_empty(txn, &child) {
                 Ok(others) => others,
                 Err(Fault::Answer(FsError::NotEmpty)) => return Ok(false),
                 Err(fault) => return Err(fault),
             };
-            rmdir::remove(txn, &child, &others)?;
+            removal::remove(txn, &child, &others)?;
             dir.content.subdirs = dir.content.subdirs.saturating_sub(1);
             txn.delete_entry(dir, name);
             leave(txn, dir, name);

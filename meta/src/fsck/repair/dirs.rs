@@ -9,12 +9,11 @@ use crate::{
     error::Result,
     format::root_content,
     lock,
-    ops::rename::note_birthplace,
     record::{
         Access, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _, Times,
         Usage, Xattrs, key, key::Part,
     },
-    txn::{Dir, Txn},
+    txn::{Dir, Txn, birthplace::note_birthplace},
 };
 
 /// Number of versions of its name that are tried to find a directory's birth.

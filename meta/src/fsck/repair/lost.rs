@@ -11,7 +11,7 @@ use crate::{
         Content, Contents, EntryRecord, InTrash, InlineMax, Inode, QuotaId, Reclaim, Slot, Times,
         Xattrs, key, key::Part,
     },
-    txn::{Dir, Located, Place, Txn},
+    txn::{Dir, Located, Place, Txn, birthplace},
 };
 use base::{DirId, attr::MODE_BITS};
 
@@ -78,7 +78,7 @@ pub(crate) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
     dir.content.parent_ino = above.content.ino;
     dir.content.parent_home = above.content.home;
     dir.content.name = Some(name.clone());
-    crate::ops::rename::note_birthplace(txn, dir)?;
+    birthplace::note_birthplace(txn, dir)?;
     txn.stays(above.id);
     txn.put_subdir(&mut above, &name, dir);
     Ok(())

@@ -11,7 +11,7 @@ use crate::{
         Access, Content, Contents, EntryRecord, Inode, Key, Location, RenameList, Slot, XattrSet,
         key, key::Part, system::Origin,
     },
-    txn::{Dir, Located, Place, Txn},
+    txn::{Dir, Located, Place, Txn, birthplace},
 };
 
 /// Repairs one part of a name.
@@ -267,7 +267,7 @@ fn child(
         } else {
             tell_clients(txn, child.id)?;
             super::dirs::doubt_birth(txn, &mut child);
-            crate::ops::rename::note_move(txn, &mut child, &dir, name)?;
+            birthplace::note_move(txn, &mut child, &dir, name)?;
             txn.put_entry(&dir, name, &EntryRecord::Dir(Txn::access_of(&child)));
             txn.put_dir(&child);
         }

@@ -1,15 +1,14 @@
 //! Content records of directories that are born on this server, until they are confirmed.
 
 use bytes::Bytes;
-use wire::{Birth, DirRef, Retry, TxnId};
+use wire::{Birth, TxnId};
 
 use crate::{
     bugs::Bug,
-    error::{Fault, Result},
-    fsck, lock,
-    record::{Content, EntryRecord, Key, Usage, key, key::Part},
+    error::Result,
+    record::{Key, key, key::Part},
     transact::PreparedRecord,
-    txn::{Dir, Txn},
+    txn::Txn,
 };
 
 /// Makes lost directories again that were born here, with nothing in them.
@@ -66,7 +65,7 @@ pub(in crate::transact) fn end(
 }
 
 /// Removes a directory, unless something is in it: then the result is `false`.
-fn forget(txn: &mut Txn<'_>, at: &Key) -> Result<bool> {
+pub(super) fn forget(txn: &mut Txn<'_>, at: &Key) -> Result<bool> {
     let (shard, Some(dir)) = (key::shard_of(at), key::parse_dir(at)) else { return Ok(true) };
     let Some(content) = txn.get_content(at)? else { return Ok(true) };
     if content.entries > 0 {
@@ -76,48 +75,5 @@ fn forget(txn: &mut Txn<'_>, at: &Key) -> Result<bool> {
     // earlier directories with this id: the versions in them live elsewhere.
     txn.delete(key::content(shard, dir, 0, Part::Xattrs));
     txn.delete(at.clone());
-    Ok(true)
-}
-
-/// Handles the loss of the entry of a directory that is born here. An empty directory goes as well;
-/// any other gets its entry back.
-pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
-    let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
-    let Some(at) = record.and_then(|record| record.born) else { return Ok(()) };
-    let (at, Some(id)) = (Key::from_slice(&at), key::parse_dir(&at)) else { return Ok(()) };
-    txn.lock(lock::dir_lock(id))?;
-    if !forget(txn, &at)?
-        && let Some(content) = txn.get_content(&at)?
-    {
-        let mut dir = Dir::master(id, content);
-        if !enter(txn, &dir)? {
-            tracing::warn!(%id, "a directory has lost its place, and is in /lost+found");
-            fsck::rescue(txn, &mut dir)?;
-            txn.charge_freely(dir.content.quota, Usage::of(1, 0));
-            txn.put_dir(&dir);
-        }
-    }
-    txn.delete(key::prepared(birth));
-    txn.facts.ended.push(birth);
-    Ok(())
-}
-
-/// Puts a directory back where it was born. Returns `false` when its parent is lost as well, or has
-/// another entry of that name.
-fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
-    let Content { parent, parent_ino, parent_home, name, .. } = &dir.content;
-    let Some(name) = name else { return Ok(false) };
-    let above = DirRef { id: *parent, ino: *parent_ino, home: *parent_home, ticket: 0 };
-    let mut above = match txn.owner(&above, name) {
-        Ok(above) => above,
-        Err(Fault::Retry(Retry::StaleDir)) => return Ok(false),
-        Err(fault) => return Err(fault),
-    };
-    if let Some(there) = txn.entry(&above, name)? {
-        return Ok(matches!(there, EntryRecord::Dir(access) if access.id == dir.id));
-    }
-    // The charge of the directory was lost with the entry.
-    txn.charge_freely(dir.content.quota, Usage::of(1, 0));
-    txn.put_subdir(&mut above, name, dir);
     Ok(true)
 }

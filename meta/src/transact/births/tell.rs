@@ -3,11 +3,7 @@
 //! Each core tells of the births that began on it. One core of a server asks the others: at the
 //! start for births at this server, and later for those that requests wait for.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::future::join_all;
 use tokio::time::timeout;
@@ -27,35 +23,6 @@ use crate::{
 const ROUND: Duration = Duration::from_millis(10);
 /// While fewer births than this wait to be confirmed, each is told at once.
 const FEW: usize = 4;
-
-/// The news of births that one core has to tell.
-#[derive(Default)]
-pub(crate) struct Telling {
-    born: Told,
-    stable: Told,
-}
-
-/// A queue that has a task while there is anything in it.
-#[derive(Default)]
-struct Told {
-    queue: RefCell<Vec<TxnId>>,
-    runs: Cell<bool>,
-}
-
-impl Told {
-    /// Appends births. `true`: the queue needs a task.
-    fn push(&self, txns: impl IntoIterator<Item = TxnId>) -> bool {
-        self.queue.borrow_mut().extend(txns);
-        !self.runs.replace(true)
-    }
-
-    /// Takes all births. If there are none, the task ends.
-    fn take(&self) -> Vec<TxnId> {
-        let txns = std::mem::take(&mut *self.queue.borrow_mut());
-        self.runs.set(!txns.is_empty());
-        txns
-    }
-}
 
 /// Tells the other server that the directory is born, now that the entry is written, and later that
 /// it is confirmed.

@@ -1,0 +1,56 @@
+//! Ends of sessions, as steps of operations.
+
+use base::{SessionId, ShardId};
+
+use super::Txn;
+use crate::{error::Result, record::key, server::Counters, session::in_use::InUse};
+
+/// Ends a session whose lease has run out or whose token has expired. A session that was heard of
+/// since, or has renewed its token, goes on.
+pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
+    let lease = txn.shared.options.lease;
+    match txn.shared.session(session) {
+        Some(found) if found.begin_end_if_over(lease, txn.now) => {
+            let token_ended = found.has_expired(txn.now);
+            forget_session(txn, session)?;
+            let client = &found.client;
+            if token_ended {
+                tracing::warn!(%session, client, "session ended: its token has expired");
+            } else {
+                tracing::info!(%session, client, "session expired: nothing was heard of its client");
+            }
+            Counters::add(&txn.shared.counters.sessions_expired);
+            Ok(())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Forgets a session when no request is inside any more: its record and its stored answers. Its
+/// opens and its locks are released.
+pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
+    let shared = txn.shared;
+    // Another core may have been faster.
+    let Some(found) = shared.session(session) else { return Ok(()) };
+    if !found.begin_end() {
+        return Err(InUse(found).into());
+    }
+    for shard in (0..shared.config.shards).map(ShardId) {
+        txn.delete_prefix(&key::answers(shard, session))?;
+    }
+    txn.delete(key::session(session));
+    // The session's locks become free when it can neither come back nor, in a cluster, be opened
+    // again by its number.
+    txn.facts.forgotten.push(session);
+    if shared.cluster.is_none() {
+        shared.sessions.lock().remove(&session);
+    }
+    found.end();
+    shared.backlog.discard(found.unnamed.lock().give_up_all());
+    let closed = shared.opens.end_session(session);
+    txn.facts.left.extend(closed);
+    if shared.opens.claimed(session) {
+        shared.backlog.sweep();
+    }
+    Ok(())
+}
