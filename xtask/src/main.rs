@@ -16,6 +16,7 @@ mod step;
 mod tidy;
 mod tools;
 mod waits;
+mod words;
 
 use std::{
     path::{Path, PathBuf},

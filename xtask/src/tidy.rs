@@ -3,8 +3,8 @@
 //! Every `.rs` file begins by saying what it is, stays short, and holds no unfinished work; no file
 //! names a folder of somebody's machine; pages link to what exists; decisions are numbered once;
 //! what is promised names the tests that show it (`promises`); comments begin with their subject
-//! (`prose`); the table of waits is that of the code (`waits`); the modules of a crate grow no further
-//! together (`circles`).
+//! (`prose`); the table of waits is that of the code (`waits`); the modules of a crate grow no
+//! further together (`circles`); words are those of the glossary, and lines are short (`words`).
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{circles, promises, prose, waits};
+use crate::{circles, promises, prose, waits, words};
 
 const LINES_MAX: usize = 900;
 
@@ -51,6 +51,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     problems.extend(prose::problems(root, &files));
     problems.extend(waits::problems(root, &files));
     problems.extend(circles::problems(root, &files));
+    problems.extend(words::problems(root, &files));
     ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }
