@@ -90,7 +90,7 @@ const REPLACED: &[Replaced] = &[
     Replaced { old: &["ragged", "Ragged", "is_ragged"], new: "due chunk", within: &[] },
 ];
 
-/// What is wrong with the words and the lines, given all files of the tree.
+/// Returns what is wrong with the words and the lines of all files of the tree.
 pub(crate) fn problems(root: &Path, files: &[PathBuf]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut code = Vec::new();
