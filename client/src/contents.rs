@@ -74,6 +74,8 @@ struct Table {
     aging: Vec<Arc<FileState>>,
     /// A task will flush them.
     ageing: bool,
+    /// Open files to which this client has given another name, see `Inner::also`.
+    linked: HashSet<Ino>,
     /// The runs of the servers that know of these files: they opened them, or the files were
     /// claimed from them.
     runs: Runs,
@@ -105,6 +107,7 @@ impl Files {
             releasing: false,
             aging: Vec::new(),
             ageing: false,
+            linked: HashSet::default(),
             runs: Runs::new(welcome.map.servers.len().max(1)),
         };
         Ok(Files {
@@ -197,36 +200,37 @@ impl Files {
     /// A file was renamed by this client.
     pub(crate) fn renamed(&self, from: (&DirRef, &base::EntryName), to: FileRef) {
         if let Some(state) = self.state(to.ino) {
-            let mut inner = state.lock();
-            if inner.file.dir.same(from.0) && inner.file.name == *from.1 {
-                inner.file = to;
-            } else if inner.is_also(from) {
-                inner.also = Some((to.dir, to.name));
-            }
+            state.lock().is_renamed(from, to);
         }
     }
 
     /// This client has given a file one more name.
     pub(crate) fn linked(&self, ino: Ino, (dir, name): (&DirRef, &base::EntryName)) {
-        if let Some(state) = self.state(ino) {
-            state.lock().also = Some((*dir, name.clone()));
-        }
+        let mut table = self.table.lock();
+        let Some(state) = table.files.get(&ino).cloned() else { return };
+        table.linked.insert(ino);
+        drop(table);
+        state.lock().is_linked((*dir, name.clone()));
     }
 
     /// This client has removed a name of a file. Where the file is open it goes on under the other
     /// name that this client has given it.
     pub(crate) fn unlinked(&self, ino: Ino, removed: (&DirRef, &base::EntryName)) {
-        let Some(state) = self.state(ino) else { return };
-        let mut inner = state.lock();
-        if inner.is_also(removed) {
-            inner.also = None;
+        if let Some(state) = self.state(ino) {
+            state.lock().has_lost(removed);
         }
-        if inner.file.dir.same(removed.0)
-            && inner.file.name == *removed.1
-            && let Some((dir, name)) = inner.also.take()
-        {
-            inner.file = FileRef { dir, name, ino };
+    }
+
+    /// This client has moved `moved` over a name. A file that had the name has lost it.
+    pub(crate) fn replaced(&self, moved: Ino, at: (&DirRef, &base::EntryName)) {
+        let table = self.table.lock();
+        if table.linked.is_empty() {
+            return;
         }
+        let others = table.linked.iter().filter(|ino| **ino != moved);
+        let states: Vec<_> = others.filter_map(|ino| table.files.get(ino).cloned()).collect();
+        drop(table);
+        states.iter().for_each(|state| state.lock().has_lost(at));
     }
 
     /// Two entries have changed places.
@@ -237,19 +241,7 @@ impl Files {
     ) {
         let states: Vec<Arc<FileState>> = self.table.lock().files.values().cloned().collect();
         for state in states {
-            let mut inner = state.lock();
-            let stands = |at: (&DirRef, &base::EntryName), file: &FileRef| {
-                file.dir.same(at.0) && file.name == *at.1
-            };
-            let to = if stands(one, &inner.file) {
-                other
-            } else if stands(other, &inner.file) {
-                one
-            } else {
-                continue;
-            };
-            inner.file.dir = *to.0;
-            inner.file.name = to.1.clone();
+            state.lock().is_exchanged(one, other);
         }
     }
 
@@ -317,6 +309,7 @@ impl Files {
         let mut table = self.table.lock();
         table.runs.lose(server, incarnation);
         table.closed.retain(|(ino, _)| !has(*ino));
+        table.linked.retain(|ino| !has(*ino));
         table.aging.retain(|state| !has(state.ino));
         let (lost, kept) =
             std::mem::take(&mut table.files).into_iter().partition(|(ino, _)| has(*ino));

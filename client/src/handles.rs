@@ -150,6 +150,7 @@ impl Client {
         }
         match mode {
             RenameMode::Replace | RenameMode::NoReplace => {
+                self.core.files.replaced(ino, to);
                 let to = FileRef { dir: *to.0, name: to.1.clone(), ino };
                 self.core.files.renamed(from, to);
             }

@@ -81,7 +81,7 @@ impl Files {
                 opening.before.filter(|(before, _)| *before == ino).map(|(_, count)| count);
             inner.learn_open(attr, contents, changes);
             if number > inner.number {
-                inner.file = file;
+                inner.is_opened_as(file);
             }
             inner.prove(proof, self.one_user);
             drop(inner);
@@ -155,6 +155,7 @@ impl Table {
             drop(inner);
             if closed {
                 self.files.remove(&ino);
+                self.linked.remove(&ino);
                 due.push((ino, number));
             }
         }

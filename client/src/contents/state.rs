@@ -56,7 +56,9 @@ pub(crate) struct Inner {
     pub(crate) file: FileRef,
     /// Another name that this client has given the file. It is the file's when the one in `file` is
     /// removed.
-    pub(crate) also: Option<(DirRef, EntryName)>,
+    also: Option<(DirRef, EntryName)>,
+    /// This client has removed the name in `file`, and knows no other.
+    nameless: bool,
     /// The number of the latest open.
     pub(crate) number: u64,
     /// Proofs by which the opens are claimed from a server that has restarted.
@@ -109,6 +111,7 @@ impl FileState {
         let inner = Inner {
             file,
             also: None,
+            nameless: false,
             number: proof.number,
             proofs: vec![proof],
             opens: 0,
@@ -219,9 +222,82 @@ impl Inner {
         if self.lost { Err(Error::SessionLost) } else { Ok(()) }
     }
 
+    /// Whether the file is known by this name.
+    fn is_at(&self, at: (&DirRef, &EntryName)) -> bool {
+        self.file.dir.same(at.0) && self.file.name == *at.1
+    }
+
     /// Whether this is the other name that this client has given the file.
-    pub(crate) fn is_also(&self, at: (&DirRef, &EntryName)) -> bool {
+    fn is_also(&self, at: (&DirRef, &EntryName)) -> bool {
         self.also.as_ref().is_some_and(|(dir, name)| dir.same(at.0) && name == at.1)
+    }
+
+    fn stands_at(&mut self, (dir, name): (DirRef, EntryName)) {
+        (self.file.dir, self.file.name, self.nameless) = (dir, name, false);
+    }
+
+    /// The file was opened under this name. The one before may be its name still.
+    pub(super) fn is_opened_as(&mut self, file: FileRef) {
+        if self.is_also((&file.dir, &file.name)) {
+            self.also = Some((self.file.dir, self.file.name.clone()));
+        }
+        self.stands_at((file.dir, file.name));
+    }
+
+    /// This client has moved the file, if it had that name. A name of a file that is moved over
+    /// another one of it stays, so both are kept.
+    pub(super) fn is_renamed(&mut self, from: (&DirRef, &EntryName), to: FileRef) {
+        if self.is_at(from) {
+            if self.is_also((&to.dir, &to.name)) {
+                self.also = Some((*from.0, from.1.clone()));
+            }
+            self.stands_at((to.dir, to.name));
+        } else if self.is_also(from) && !self.is_at((&to.dir, &to.name)) {
+            self.also = Some((to.dir, to.name));
+        }
+    }
+
+    /// This client has given the file one more name.
+    pub(super) fn is_linked(&mut self, name: (DirRef, EntryName)) {
+        if self.nameless {
+            self.stands_at(name);
+        } else {
+            self.also = Some(name);
+        }
+    }
+
+    /// This client has taken a name from the file, if it had that.
+    pub(super) fn has_lost(&mut self, at: (&DirRef, &EntryName)) {
+        if self.is_also(at) {
+            self.also = None;
+        }
+        if self.is_at(at) {
+            match self.also.take() {
+                Some(other) => self.stands_at(other),
+                None => self.nameless = true,
+            }
+        }
+    }
+
+    /// Two entries have changed places.
+    pub(super) fn is_exchanged(
+        &mut self,
+        one: (&DirRef, &EntryName),
+        other: (&DirRef, &EntryName),
+    ) {
+        let swapped = |dir: &DirRef, name: &EntryName| {
+            let is = |at: (&DirRef, &EntryName)| dir.same(at.0) && name == at.1;
+            let to = if is(one) { Some(other) } else { is(other).then_some(one) };
+            to.map(|(dir, name)| (*dir, name.clone()))
+        };
+        if let Some(to) = swapped(&self.file.dir, &self.file.name) {
+            self.stands_at(to);
+        }
+        if let Some((dir, name)) = &self.also
+            && let Some(to) = swapped(dir, name)
+        {
+            self.also = Some(to);
+        }
     }
 
     /// Takes in attributes from the server. If the contents are others than those that are known,

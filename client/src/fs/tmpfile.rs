@@ -35,11 +35,12 @@ impl Client {
 
     /// Gives an open file one more name, or its first one.
     pub(crate) async fn link_open(&self, file: &File, path: &Path) -> Result<()> {
-        let target = file.node();
-        self.flush_node(&target).await;
-        let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
+        self.flush_node(&file.node()).await;
         let (mut tries, mut stale) = (Tries::new(), 0);
         loop {
+            // Race: the name by which the file was known may have been removed meanwhile.
+            let target = file.node();
+            let make = |dir, name| Request::Link(Link { target: target.clone(), dir, name });
             let failure = match self.try_change(bytes_of(path), MAKES, &make).await {
                 Ok((_, dir, name)) => {
                     self.note_link(&target, &dir, &name);

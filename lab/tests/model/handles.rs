@@ -8,7 +8,7 @@ use base::{EntryName, FsError};
 use client::{Client, Error, File, FileSystem};
 use lab::{clock::HandClock, ops::User};
 use tokio::time::Instant;
-use wire::{NodeRef, Token, XattrMode};
+use wire::{NodeRef, RenameMode, Token, XattrMode};
 
 use super::{
     START,
@@ -171,6 +171,54 @@ fn an_open_file_is_known_by_the_name_that_its_client_gave_it_last() {
             file.link(&last).await.unwrap();
             assert_eq!(ann.read(&last).await.unwrap(), &b"opened"[..]);
             file.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_open_file_keeps_the_name_that_is_left_whatever_its_client_does_to_the_others() {
+    with_servers(async |_, two| {
+        let Two { admin, ann } = two;
+        for at in 0..DIRS {
+            let path = |name: &str| format!("/to{at}/{name}");
+            let from = format!("/from{at}/f");
+            let again = async |file: File, name: &str| {
+                file.link(path(name)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(ann.read(path(name)).await.unwrap(), &b"opened"[..]);
+                file.close().await.unwrap();
+            };
+            // Another file is moved over the name by which it was opened.
+            let file = two.opened(at).await;
+            file.link(path("beside")).await.unwrap();
+            ann.write(path("other"), b"other").await.unwrap();
+            ann.rename(path("other"), &from).await.unwrap();
+            again(file, "after a rename").await;
+
+            // The name that it was given changes places with another file.
+            ann.unlink(&from).await.unwrap();
+            let file = two.opened(at).await;
+            file.link(path("given")).await.unwrap();
+            ann.write(path("other"), b"other").await.unwrap();
+            let exchange = RenameMode::Exchange;
+            ann.rename_with(path("given"), path("other"), exchange).await.unwrap();
+            ann.unlink(&from).await.unwrap();
+            again(file, "after an exchange").await;
+
+            // The file is opened by the name that it was given, which is removed before the first.
+            let file = two.opened(at).await;
+            file.link(path("second")).await.unwrap();
+            let second = ann.open(path("second")).await.unwrap();
+            ann.unlink(path("second")).await.unwrap();
+            again(file, "after the second").await;
+            second.close().await.unwrap();
+
+            // The name is removed, and then the file gets one under another name that it has.
+            ann.unlink(&from).await.unwrap();
+            let file = two.opened(at).await;
+            admin.link(format!("/sub{from}"), format!("/sub{}", path("found"))).await.unwrap();
+            ann.unlink(&from).await.unwrap();
+            ann.link(path("found"), path("made")).await.unwrap();
+            again(file, "after its only one").await;
         }
     });
 }
