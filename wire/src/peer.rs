@@ -93,8 +93,8 @@ codec! {
 }
 
 codec! {
-    /// A change of a content record that commutes with changes of others: times only grow, counts
-    /// are added.
+    /// A change of a content record that commutes with changes of others: the last one decides the
+    /// times, counts are added.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ContentPatch {
         /// A content record to take everything but times and counts from; `None`: keep the present
@@ -104,7 +104,8 @@ codec! {
         pub entries: i64,
         /// Number of directories among them.
         pub subdirs: i64,
-        /// Least modification time of the record afterwards.
+        /// When the change was made: the modification time afterwards, unless the record was
+        /// changed later; then the least one.
         pub mtime: Option<Time>,
         /// Least change time of the record afterwards.
         pub ctime: Option<Time>,

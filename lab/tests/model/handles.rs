@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use base::{EntryName, FsError};
+use base::{EntryName, FsError, SetTime, Time};
 use client::{Client, Error, File, FileSystem};
 use lab::{clock::HandClock, ops::User};
 use tokio::time::Instant;
@@ -219,6 +219,29 @@ fn an_open_file_keeps_the_name_that_is_left_whatever_its_client_does_to_the_othe
             ann.unlink(&from).await.unwrap();
             ann.link(path("found"), path("made")).await.unwrap();
             again(file, "after its only one").await;
+        }
+    });
+}
+
+#[test]
+fn a_rename_sets_back_times_that_lie_ahead_of_the_clock_on_any_server() {
+    with_servers(async |_, two| {
+        let (admin, ahead) = (&two.admin, Time { sec: 2 * START, nsec: 0 });
+        for from in 0..DIRS {
+            for to in 0..DIRS {
+                let [from, to] = [format!("/sub/from{from}"), format!("/sub/to{to}")];
+                let moved = format!("{from}/moved");
+                admin.write(&moved, b"").await.unwrap();
+                for dir in [&from, &to] {
+                    let set = admin.utimes(dir, None, Some(SetTime::At(ahead))).await.unwrap();
+                    assert_eq!(set.mtime, ahead);
+                }
+                admin.rename(&moved, format!("{to}/{}", from.replace('/', "-"))).await.unwrap();
+                for dir in [&from, &to] {
+                    let attr = admin.stat(dir).await.unwrap();
+                    assert_eq!(attr.mtime, attr.ctime, "{from} to {to}: {dir}");
+                }
+            }
         }
     });
 }

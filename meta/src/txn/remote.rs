@@ -453,13 +453,19 @@ impl Content {
         self.entries = self.entries.saturating_add_signed(patch.entries);
         let subdirs = u64::from(self.subdirs).saturating_add_signed(patch.subdirs);
         self.subdirs = u32::try_from(subdirs).unwrap_or(u32::MAX);
-        let later = |old: Time, new: Option<Time>| match new {
-            Some(new) if patch.exact => new,
-            Some(new) => new.max(old),
-            None => old,
+        // A modification time that lies ahead of the last change was set by hand; a later change
+        // sets it back.
+        let is_last = patch.mtime.is_some_and(|mtime| mtime >= self.times.ctime);
+        self.times.mtime = match patch.mtime {
+            Some(new) if patch.exact || is_last => new,
+            Some(new) => new.max(self.times.mtime),
+            None => self.times.mtime,
         };
-        self.times.mtime = later(self.times.mtime, patch.mtime);
-        self.times.ctime = later(self.times.ctime, patch.ctime);
+        self.times.ctime = match patch.ctime {
+            Some(new) if patch.exact => new,
+            Some(new) => new.max(self.times.ctime),
+            None => self.times.ctime,
+        };
     }
 }
 
@@ -469,6 +475,33 @@ mod tests {
 
     fn key(text: &str) -> Key {
         Key::from_slice(text.as_bytes())
+    }
+
+    #[test]
+    fn changes_of_a_directory_leave_the_time_of_the_last_one_in_any_order() {
+        let at = |sec| Time { sec, nsec: 0 };
+        let touched = |sec| ContentPatch {
+            stable: None,
+            entries: 1,
+            subdirs: 0,
+            mtime: Some(at(sec)),
+            ctime: Some(at(sec)),
+            exact: false,
+        };
+        let after = |mtime, ctime, patches: &[i64]| {
+            let mut content = crate::format::root_content(at(0));
+            (content.times.mtime, content.times.ctime) = (at(mtime), at(ctime));
+            patches.iter().for_each(|sec| content.apply(&touched(*sec), None));
+            (content.times.mtime, content.times.ctime)
+        };
+        for order in [[20, 30], [30, 20]] {
+            assert_eq!(after(10, 10, &order), (at(30), at(30)));
+            assert_eq!(after(99, 10, &order), (at(30), at(30)), "it was set ahead at 10");
+            assert_eq!(after(99, 25, &order), (at(30), at(30)), "it was set ahead at 25");
+            assert_eq!(after(99, 40, &order), (at(99), at(40)), "it was set ahead at 40");
+            assert_eq!(after(5, 40, &order), (at(30), at(40)), "its mode was changed at 40");
+        }
+        assert_eq!(after(99, 30, &[30]), (at(30), at(30)), "at the same moment");
     }
 
     #[test]
