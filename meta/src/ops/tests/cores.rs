@@ -79,12 +79,20 @@ fn of_two_creates_and_of_two_unlinks_of_a_name_one_succeeds() {
         let mut client = world.client().await;
         let dir = client.mkdir(&client.root.clone(), "d").await.unwrap();
         let names: Vec<String> = (0..400).map(|index| format!("f{index}")).collect();
-        // Where one core is not scheduled while the other works, they are not at work together.
-        let mut together = false;
-        for _ in 0..20 {
+        // Where one core is not scheduled while the other works, they are not at work together. In
+        // every second round they wait for each other before each name: then the one that comes
+        // last goes on at once, and is the first at the next name.
+        let (mut together, step) = (false, &Barrier::new(2));
+        for round in 0..20 {
+            let in_step = || {
+                if round % 2 == 1 {
+                    step.wait();
+                }
+            };
             let made = on_two_cores(world, async |_, client| {
                 let mut made = 0;
                 for text in &names {
+                    in_step();
                     let answer = insist(client, &create(dir, text)).await;
                     made += usize::from(matches!(answer, Answer::Done(_)));
                 }
@@ -95,6 +103,7 @@ fn of_two_creates_and_of_two_unlinks_of_a_name_one_succeeds() {
             let removed = on_two_cores(world, async |_, client| {
                 let mut removed = 0;
                 for text in &names {
+                    in_step();
                     let unlink = Request::Unlink(Unlink { dir, name: name(text) });
                     removed +=
                         usize::from(matches!(insist(client, &unlink).await, Answer::Done(_)));
