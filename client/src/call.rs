@@ -8,10 +8,10 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
+use base::{Attr, Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
-use wire::{Answer, LayoutNews, NodeRef, Release, Reply, Request, Retry, Stand};
+use wire::{Answer, LayoutNews, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
 
 use crate::{
     Error,
@@ -40,6 +40,8 @@ pub(crate) struct Done {
     pub(crate) version: u64,
     /// The server's run that answered, and the session there.
     pub(crate) run: Run,
+    /// Directories as the request has left them, where the answer says.
+    dirs: Vec<Attr>,
 }
 
 /// Why a call did not succeed.
@@ -124,7 +126,10 @@ impl Core {
             (route, remembered) = self.direct(route, &mut request);
         }
         let ticket = self.begin(cred, route, request, stand);
-        let done = self.drive(ticket, remembered).instrument(span).await?;
+        let mut done = self.drive(ticket, remembered).instrument(span).await?;
+        if !done.dirs.is_empty() {
+            self.changed_dirs.note(std::mem::take(&mut done.dirs));
+        }
         if let Some(mut inos) = shared {
             if let Reply::Renamed(renamed) = &done.reply {
                 inos.push(renamed.moved);
@@ -205,7 +210,11 @@ impl Core {
             match answer {
                 Answer::Done(reply) => {
                     let run = Run { server: ticket.channel().server, incarnation, life };
-                    return Ok(Done { reply, version, run });
+                    return Ok(Done { reply, version, run, dirs: Vec::new() });
+                }
+                Answer::Noted(Noted { dirs, reply }) => {
+                    let run = Run { server: ticket.channel().server, incarnation, life };
+                    return Ok(Done { reply, version, run, dirs });
                 }
                 Answer::Failed(error) => return Err(error.into()),
                 Answer::Refused(reason) => {
@@ -267,7 +276,7 @@ impl Core {
     }
 
     fn count_probes(&self, answer: &Answer, ticket: &Ticket<'_>, probes: usize) {
-        let ended = matches!(answer, Answer::Done(_) | Answer::Failed(_));
+        let ended = matches!(answer, Answer::Done(_) | Answer::Noted(_) | Answer::Failed(_));
         if ended && matches!(ticket.route(), Route::Partition(..)) {
             self.counters.probed(probes);
         }

@@ -18,6 +18,7 @@ use crate::{
     Error, Handle, Result, Stats,
     births::Births,
     cache::{AccessCache, CachedDir},
+    changed::ChangedDirs,
     channel::PROBES_COUNTED,
     channels::Channels,
     contents::Files,
@@ -188,6 +189,7 @@ pub(crate) struct Core {
     pub(crate) channels: Channels,
     pub(crate) births: Mutex<Births>,
     pub(crate) layouts: Layouts,
+    pub(crate) changed_dirs: ChangedDirs,
     pub(crate) learnt: Mutex<Learnt>,
     pub(crate) counters: Counters,
     /// A server is being asked where another one is.
@@ -220,6 +222,7 @@ impl Core {
             channels,
             births: Mutex::default(),
             layouts: Layouts::default(),
+            changed_dirs: ChangedDirs::default(),
             learnt: Mutex::default(),
             counters: Counters::default(),
             asks_for_map: AtomicBool::new(false),

@@ -132,6 +132,14 @@ pub trait FileSystem {
         to: (&DirRef, &EntryName),
         mode: RenameMode,
     ) -> Result<Renamed>;
+    /// Takes the attributes of a directory that came with the answer to the latest change of a name
+    /// in it through this client; asks nobody. `None` where none came: then `getattr` says.
+    ///
+    /// The caller sees to it that no other change of the directory was under way meanwhile, and
+    /// that nothing newer was told: the attributes are of the moment of the change.
+    fn changed_dir(&self, _dir: Ino) -> Option<Attr> {
+        None
+    }
     /// A page of a listing, see [`wire::Readdir`].
     async fn readdir(
         &self,

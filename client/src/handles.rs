@@ -320,6 +320,10 @@ impl FileSystem for Client {
         Ok(renamed)
     }
 
+    fn changed_dir(&self, dir: Ino) -> Option<Attr> {
+        self.core.changed_dirs.take(dir)
+    }
+
     async fn readdir(
         &self,
         cred: &Cred,

@@ -55,6 +55,7 @@ pub mod bugs;
 mod bugs;
 mod cache;
 mod call;
+mod changed;
 mod channel;
 mod channels;
 mod client;

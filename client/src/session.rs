@@ -277,7 +277,8 @@ impl Talk {
                         | Retry::AtBirth(_)
                         | Retry::StaleLayout(_),
                     )
-                    | Answer::Halted => return Err(Failed::NotReady),
+                    | Answer::Halted
+                    | Answer::Noted(_) => return Err(Failed::NotReady),
                 }
             }
             self.inbox.reserve(4096);

@@ -215,11 +215,7 @@ fn in_session(
             Outcome::Elsewhere(remote)
         }
         Ok(done) if numbered => {
-            let mut answer = txn.take_scratch();
-            Answer::Done(done).encode(&mut answer);
-            connection.reply_encoded(reply, &answer);
-            keep_answer(&mut txn, header, session, &answer);
-            txn.commit_with_answer(session, header.seq, answer);
+            answer_change(txn, incoming, reply, session, done);
             Outcome::Answered(Verdict::Done)
         }
         Ok(done) => {
@@ -233,6 +229,33 @@ fn in_session(
             finish(shared, incoming, reply, Err(fault))
         }
     }
+}
+
+/// Answers a change, and commits it with its answer. Facts that a mount notes are sent once, and
+/// not stored: they are old when an answer is repeated.
+pub(crate) fn answer_change(
+    mut txn: Txn<'_>,
+    incoming: &Incoming,
+    reply: ReplyHeader,
+    session: &Arc<Session>,
+    done: Reply,
+) {
+    let Incoming { connection, header, .. } = incoming;
+    let mut stored = txn.take_scratch();
+    match txn.answer(done) {
+        Answer::Noted(noted) => {
+            let answer = Answer::Noted(noted);
+            connection.reply(reply, &answer);
+            let Answer::Noted(noted) = answer else { unreachable!("it is what was sent") };
+            Answer::Done(noted.reply).encode(&mut stored);
+        }
+        answer => {
+            answer.encode(&mut stored);
+            connection.reply_encoded(reply, &stored);
+        }
+    }
+    keep_answer(&mut txn, header, session, &stored);
+    txn.commit_with_answer(session, header.seq, stored);
 }
 
 /// Notes how a numbered request ended that had no effect.

@@ -26,11 +26,11 @@ use std::{
     sync::Arc,
 };
 
-use base::{BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
+use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
-use wire::{Retry, TxnId};
+use wire::{Answer, Noted, Reply, Retry, TxnId};
 
 pub(crate) use crate::record::located::{Located, Place};
 pub(crate) use dirs::{Dir, show_inode};
@@ -105,6 +105,8 @@ pub(crate) struct Txn<'a> {
     waited_since: Option<Instant>,
     /// A prepared transaction that stands on a record which this one has written.
     conflict: Cell<Option<Doubt>>,
+    /// Directories as the operation leaves them, for a mount, see [`wire::Noted`].
+    dirs: Vec<Attr>,
 }
 
 impl<'a> Txn<'a> {
@@ -130,6 +132,7 @@ impl<'a> Txn<'a> {
             follows: false,
             waited_since: None,
             conflict: Cell::new(None),
+            dirs: Vec::new(),
         }
     }
 
@@ -707,6 +710,17 @@ impl<'a> Txn<'a> {
     /// Whether the server, and not the client's kernel, checks permissions for this caller.
     pub(crate) fn checks(&self) -> bool {
         self.caller.standing.checks
+    }
+
+    /// Whether the caller notes what answers tell besides: a mount does.
+    fn takes_notes(&self) -> bool {
+        self.caller.session.is_some() && !self.checks()
+    }
+
+    /// The answer to the operation, which has succeeded.
+    pub(crate) fn answer(&mut self, reply: Reply) -> Answer {
+        let dirs = std::mem::take(&mut self.dirs);
+        if dirs.is_empty() { Answer::Done(reply) } else { Answer::Noted(Noted { dirs, reply }) }
     }
 
     /// Whether a file that the caller writes loses its set-id bits. Where the kernel checks, the

@@ -24,7 +24,7 @@ use client::{FileSystem, Handle};
 use fuse::{
     Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatxExtra, Unique,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use wire::DirRef;
 
 use crate::{
@@ -187,6 +187,29 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
+    /// Sees a change of names in directories through, and keeps what its answer tells of them, for
+    /// the kernel's next question.
+    async fn change<T, const N: usize>(
+        &self,
+        dirs: [NodeId; N],
+        change: impl Future<Output = client::Result<T>>,
+    ) -> client::Result<T> {
+        let asked = Instant::now();
+        let begun = dirs.map(|dir| {
+            let mut nodes = self.nodes.borrow_mut();
+            // An answer that nobody waited for may have left something.
+            drop(self.fs.changed_dir(nodes.ino(dir)));
+            nodes.begin_change(dir)
+        });
+        let done = change.await;
+        for change in &begun {
+            let mut nodes = self.nodes.borrow_mut();
+            let left = self.fs.changed_dir(nodes.ino(change.dir));
+            nodes.end_change(change, left.filter(|_| done.is_ok()), asked);
+        }
+        done
+    }
+
     /// Something may have been changed through this mount: what was read before is old.
     fn changed(&self, outcome: Outcome) -> Outcome {
         self.changes.set(self.changes.get() + 1);
@@ -234,15 +257,15 @@ impl<S: FileSystem> Adapter<S> {
                 self.nodes.borrow_mut().has_no_capability(entry.node);
                 reply.created(&entry, fuse::Handle(handle.0), OpenFlags::empty());
             }
-            Ok(Answer::Attr(node, attr)) => {
+            Ok(Answer::Attr(node, attr, age)) => {
                 self.tell(node, &attr);
-                reply.attr(&convert::attr(&attr), ttl);
+                reply.attr(&convert::attr(&attr), ttl.saturating_sub(age));
             }
-            Ok(Answer::Statx(node, attr)) => {
+            Ok(Answer::Statx(node, attr, age)) => {
                 self.tell(node, &attr);
                 let birth =
                     StatxExtra { btime: Some(convert::time(attr.btime)), ..StatxExtra::default() };
-                reply.statx(&convert::attr(&attr), &birth, ttl);
+                reply.statx(&convert::attr(&attr), &birth, ttl.saturating_sub(age));
             }
             Ok(Answer::Data(data)) => reply.data(&data),
             Ok(Answer::Size(size)) => reply.xattr_size(size),

@@ -4,6 +4,8 @@
 //! up the request, so whatever an answer gives to the kernel (look-ups, handles) is only counted as
 //! given when it is sent, and is taken back when it is not.
 
+use std::time::Duration;
+
 use base::Attr;
 use bytes::Bytes;
 use client::Handle;
@@ -23,10 +25,10 @@ pub(crate) enum Answer {
     Entry(Found),
     /// A new file, open.
     Created(Found, Handle),
-    /// Attributes of a known node.
-    Attr(NodeId, Attr),
-    /// Attributes with the time of birth.
-    Statx(NodeId, Attr),
+    /// Attributes of a known node, and their age.
+    Attr(NodeId, Attr, Duration),
+    /// Attributes with the time of birth, and their age.
+    Statx(NodeId, Attr, Duration),
     /// Contents, the target of a link, extended attributes.
     Data(Bytes),
     /// The size that `Data` would have.

@@ -9,18 +9,26 @@
 //! and the root always. The look-ups of an entry are counted where the entry is sent, and nowhere
 //! else.
 //!
+//! The kernel drops the attributes of a directory after each change of a name there, and asks for
+//! them when it walks through the directory next. Where the answer to the change told them, they are
+//! kept here for that question ([`Nodes::take_left`]).
+//!
+//! Invariant: attributes that are kept so are no older than all that was told of the directory, and
+//! have every change of it that was answered through this mount.
+//!
 //! A file is named by (directory, name, inode number). The name is the one under which this mount
 //! met the file last: a look-up, a new link and a rename bring it up to date. Where another client
 //! renames or removes it, the file system finds the file by its number, or answers ESTALE; the
 //! kernel then looks up the path again.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use base::{
     Attr, EntryName, HashMap, Ino, Time,
     attr::{MODE_ACL, without_set_id},
 };
 use fuse::{Errno, NodeId};
+use tokio::time::Instant;
 use wire::{DirRef, FileRef, NodeRef};
 
 use crate::convert::Failed;
@@ -77,6 +85,18 @@ struct Node {
     gone: bool,
     /// The file's `ctime` at which it had no `security.capability`.
     without_capability: Option<Time>,
+    /// Counts what was told of a directory, and the beginnings and ends of its changes through this
+    /// mount.
+    turn: u64,
+    /// The directory as a change of a name in it left it, and when that change began.
+    left: Option<(Attr, Instant)>,
+}
+
+/// A change of a name in a directory, under way.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) dir: NodeId,
+    turn: u64,
 }
 
 /// Contents as far as attributes tell them apart.
@@ -96,6 +116,13 @@ impl Version {
 impl Node {
     fn tell(&mut self, attr: &Attr) {
         (self.told, self.believed, self.end) = (*attr, true, attr.size);
+        self.next_turn();
+    }
+
+    /// What is kept of a directory may be outdated, also by a change that is under way.
+    fn next_turn(&mut self) {
+        self.turn += 1;
+        self.left = None;
     }
 }
 
@@ -185,6 +212,8 @@ impl Nodes {
             filled: None,
             gone: false,
             without_capability: None,
+            turn: 0,
+            left: None,
         });
         node.at = at;
         node.lookups += 1;
@@ -266,7 +295,45 @@ impl Nodes {
             node.told = last.unwrap_or(Attr { nlink: 0, ..node.told });
             node.believed = false;
             node.gone = true;
+            node.next_turn();
         }
+    }
+
+    /// A name in a directory is about to be changed.
+    pub(crate) fn begin_change(&mut self, dir: NodeId) -> Change {
+        let turn = self.table.get_mut(&dir.0).map_or(0, |node| {
+            node.next_turn();
+            node.turn
+        });
+        Change { dir, turn }
+    }
+
+    /// A change that began at `asked` has ended, and its answer told what it left.
+    ///
+    /// Race: where something was told of the directory meanwhile, or another change began or ended,
+    /// the answer may be older than that. Nothing is kept then, and the kernel's question goes to
+    /// the file system.
+    pub(crate) fn end_change(&mut self, change: &Change, left: Option<Attr>, asked: Instant) {
+        let Some(node) = self.table.get_mut(&change.dir.0) else { return };
+        let alone = node.turn == change.turn;
+        node.next_turn();
+        node.left = left.filter(|_| alone && !node.gone).map(|attr| (attr, asked));
+    }
+
+    /// A directory changes otherwise than by a name in it, or has changed: its attributes, its own
+    /// name, its access time.
+    pub(crate) fn alters(&mut self, id: NodeId) {
+        if let Some(node) = self.table.get_mut(&id.0) {
+            node.next_turn();
+        }
+    }
+
+    /// Takes what the last change of a name left of a directory, and its age, if that is below
+    /// `age_max`. It is given once: a kernel that asks again has a reason.
+    pub(crate) fn take_left(&mut self, id: NodeId, age_max: Duration) -> Option<(Attr, Duration)> {
+        let (attr, asked) = self.table.get_mut(&id.0)?.left.take()?;
+        let age = asked.elapsed();
+        (age < age_max).then_some((attr, age))
     }
 
     /// The last attributes of an inode that has gone, for those who still have it open or work in
@@ -475,6 +542,88 @@ mod tests {
         seen.ctime.nsec += 1;
         nodes.told(id, &seen);
         assert!(!nodes.lacks_capability(id));
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A directory with this many entries.
+    fn with_entries(size: u64) -> Attr {
+        Attr { size, ..attr(7, FileKind::Directory) }
+    }
+
+    /// Ends a change whose answer told a directory with this many entries.
+    fn ends(nodes: &mut Nodes, change: &Change, entries: u64) {
+        nodes.end_change(change, Some(with_entries(entries)), Instant::now());
+    }
+
+    fn left(nodes: &mut Nodes) -> Option<u64> {
+        nodes.take_left(NodeId::ROOT, SECOND).map(|(attr, _)| attr.size)
+    }
+
+    #[test]
+    fn what_a_change_left_of_a_directory_is_given_once_and_while_it_is_new() {
+        let mut nodes = nodes(7);
+        let change = nodes.begin_change(NodeId::ROOT);
+        assert_eq!(left(&mut nodes), None);
+        ends(&mut nodes, &change, 1);
+        assert_eq!(left(&mut nodes), Some(1));
+        assert_eq!(left(&mut nodes), None, "who asks again wants to know");
+        let change = nodes.begin_change(NodeId::ROOT);
+        ends(&mut nodes, &change, 2);
+        assert_eq!(nodes.take_left(NodeId::ROOT, Duration::ZERO), None);
+        let change = nodes.begin_change(NodeId::ROOT);
+        let asked = Instant::now().checked_sub(2 * SECOND).unwrap();
+        nodes.end_change(&change, Some(with_entries(3)), asked);
+        assert_eq!(left(&mut nodes), None);
+        let change = nodes.begin_change(NodeId::ROOT);
+        nodes.end_change(&change, None, Instant::now());
+        assert_eq!(left(&mut nodes), None);
+    }
+
+    #[test]
+    fn an_answer_that_another_may_have_overtaken_leaves_nothing() {
+        let mut nodes = nodes(7);
+        // Two changes at a time, however they end.
+        for first_ends_first in [true, false] {
+            let changes = [1, 2].map(|_| nodes.begin_change(NodeId::ROOT));
+            let order = if first_ends_first { [0, 1] } else { [1, 0] };
+            for at in order {
+                ends(&mut nodes, &changes[at], 1);
+            }
+            assert_eq!(left(&mut nodes), None);
+        }
+        // The first one is still under way when the second one ends: it may be missing there, and
+        // nobody was told of it.
+        let slow = nodes.begin_change(NodeId::ROOT);
+        let quick = nodes.begin_change(NodeId::ROOT);
+        ends(&mut nodes, &quick, 1);
+        ends(&mut nodes, &slow, 1);
+        assert_eq!(left(&mut nodes), None);
+        // Something newer may have been told meanwhile, or since.
+        let change = nodes.begin_change(NodeId::ROOT);
+        nodes.told(NodeId::ROOT, &with_entries(9));
+        ends(&mut nodes, &change, 1);
+        assert_eq!(left(&mut nodes), None);
+        let change = nodes.begin_change(NodeId::ROOT);
+        ends(&mut nodes, &change, 1);
+        nodes.found(NodeRef::Dir(dir(7)), &with_entries(9));
+        assert_eq!(left(&mut nodes), None);
+        // chmod, a listing, a rename of the directory itself.
+        for before in [true, false] {
+            let change = nodes.begin_change(NodeId::ROOT);
+            if before {
+                nodes.alters(NodeId::ROOT);
+            }
+            ends(&mut nodes, &change, 1);
+            if !before {
+                nodes.alters(NodeId::ROOT);
+            }
+            assert_eq!(left(&mut nodes), None);
+        }
+        nodes.removed(Ino(7), None);
+        let change = nodes.begin_change(NodeId::ROOT);
+        ends(&mut nodes, &change, 1);
+        assert_eq!(left(&mut nodes), None);
     }
 
     #[test]

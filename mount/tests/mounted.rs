@@ -37,6 +37,8 @@ mod races;
 mod ranges;
 #[path = "mounted/renames.rs"]
 mod renames;
+#[path = "mounted/requests.rs"]
+mod requests;
 #[path = "mounted/unnamed.rs"]
 mod unnamed;
 #[path = "mounted/users.rs"]

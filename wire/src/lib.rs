@@ -63,7 +63,7 @@ pub use quota::{
     Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,
     Room,
 };
-pub use request::{Answer, CacheEvents, Reply, ReplyHeader, Request, RequestHeader, Retry};
+pub use request::{Answer, CacheEvents, Noted, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use stand::{Stand, Way, way_mark};
 pub use token::{Token, TokenError};

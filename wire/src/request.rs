@@ -1,7 +1,8 @@
 //! The envelope: what every request and every reply carries, and the list of all of them.
 
 use base::{
-    Cred, Decode as _, DecodeError, DirId, Encode as _, Epoch, FsError, Reader, Seq, ShardId, codec,
+    Attr, Cred, Decode as _, DecodeError, DirId, Encode as _, Epoch, FsError, Reader, Seq, ShardId,
+    codec,
 };
 
 use crate::{
@@ -98,6 +99,22 @@ codec! {
         /// The server will not serve this: the token, the protocol or the request is wrong, as the
         /// text says. Nothing happened.
         Refused(String) = 5,
+        /// Done, with what a mount notes.
+        Noted(Noted) = 6,
+    }
+}
+
+codec! {
+    /// A success, and attributes of the moment of its transaction, for a session whose kernel checks
+    /// permissions. They are not stored with the answer: a repeated one is [`Answer::Done`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Noted {
+        /// Directories in which the request changed names, as it left them. A directory is absent
+        /// where it has several partitions, is on another server, or where a transaction is about
+        /// to change it: the client asks for its attributes then.
+        pub dirs: Vec<Attr>,
+        /// The reply.
+        pub reply: Reply,
     }
 }
 
@@ -329,7 +346,7 @@ codec! {
         /// To `Walk`.
         Walked(namespace::Walked) = 4,
         /// To `Getattr`, `Setattr`, `Unlink`, `Allocate`.
-        Attr(base::Attr) = 5,
+        Attr(Attr) = 5,
         /// To `Create`, `Tmpfile`.
         Created(namespace::Created) = 6,
         /// To `Rmdir`.

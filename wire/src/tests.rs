@@ -211,7 +211,7 @@ variants!(Reply {
     Gave,
     Over,
 });
-variants!(Answer { Done, Failed, Retry, Halted, Refused });
+variants!(Answer { Done, Failed, Retry, Halted, Refused, Noted });
 variants!(Retry {
     NoSession,
     Busy,

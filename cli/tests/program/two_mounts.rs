@@ -5,10 +5,12 @@ use std::{
     io::{ErrorKind, Read as _, Seek as _, Write as _},
     os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use rustix::fs::{OFlags, XattrFlags};
+use tokio::time::Instant;
 
 use crate::{
     harness::{Data, Running, pause, succeed, text, unmount},
@@ -210,6 +212,44 @@ fn a_mount_makes_names_in_a_directory_that_another_has_just_made_again() {
         fs::create_dir(&dir).unwrap();
         make(&seen).unwrap_or_else(|error| panic!("{call}: {error}"));
         assert_eq!(names(&dir).len(), 1, "{call}");
+    }
+    two.end();
+}
+
+#[test]
+fn a_directory_that_two_mounts_change_is_seen_to_change_forward_and_no_later_than_it_may_be() {
+    // The timeout of the mounts, and time for answers to arrive on a busy machine.
+    const LATE_MAX: Duration = Duration::from_secs(1);
+    let two = two_mounts_with("attr_timeout=0.2,entry_timeout=0.2");
+    fs::create_dir(two.there[0].0.join("dir")).unwrap();
+    // Names that each mount has made.
+    let made = [const { AtomicU64::new(0) }; 2];
+    let begun = Instant::now();
+    let work = |who: usize| {
+        let (dir, _) = two.paths(who, "dir");
+        let (mut shown, mut others) = (0, Vec::new());
+        let mut own = 0;
+        while begun.elapsed() < 3 * LATE_MAX {
+            File::create(dir.join(format!("{who}-{own}"))).unwrap();
+            own = made[who].fetch_add(1, Ordering::SeqCst) + 1;
+            let asked = Instant::now();
+            others.push((asked, made[1 - who].load(Ordering::SeqCst)));
+            let size = fs::metadata(&dir).unwrap().size();
+            assert!(size >= shown, "{size} after {shown}");
+            let old = others.iter().rev().find(|(at, _)| asked - *at > LATE_MAX);
+            let told = own + old.map_or(0, |(_, number)| *number);
+            assert!(size >= told, "{size} and not {told}, of which {own} are its own");
+            shown = size;
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(0));
+        scope.spawn(|| work(1));
+    });
+    let all = made.each_ref().map(|made| made.load(Ordering::SeqCst)).iter().sum::<u64>();
+    pause(LATE_MAX);
+    for mount in &two.there {
+        assert_eq!(fs::metadata(mount.0.join("dir")).unwrap().size(), all);
     }
     two.end();
 }

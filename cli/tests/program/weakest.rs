@@ -15,7 +15,7 @@ use std::{
 };
 
 use base::{
-    Cred, Decode as _, EntryName, Epoch, FileKind, FsError, Seq, SessionId, ShardId,
+    Cred, Decode as _, EntryName, Epoch, FileKind, FsError, Ino, Seq, SessionId, ShardId,
     placement::shard_of,
 };
 use bytes::BytesMut;
@@ -314,7 +314,16 @@ impl Raw {
             self.seq += 1;
             (header.seq, header.unanswered) = (Seq(self.seq), Seq(self.seq));
         }
-        Raw::exchange(&mut self.links[server], &header, request)
+        match Raw::exchange(&mut self.links[server], &header, request) {
+            // A mount is told of the directories that its request has named, and of no other.
+            Answer::Noted(noted) => {
+                let named = dirs_of(request);
+                let all = noted.dirs.iter().all(|told| named.contains(&told.ino));
+                assert!(all, "{noted:?} to {request:?}");
+                Answer::Done(noted.reply)
+            }
+            answer => answer,
+        }
     }
 
     fn done(&mut self, request: &Request) -> Reply {
@@ -400,6 +409,20 @@ impl Site {
         let file = self._folder.path().join(format!("token{}", limits.concat().replace('/', "_")));
         fs::write(&file, token).unwrap();
         file
+    }
+}
+
+/// Directories in which a request changes names.
+fn dirs_of(request: &Request) -> Vec<Ino> {
+    match request {
+        Request::Create(req) => vec![req.dir.ino],
+        Request::Mkdir(req) => vec![req.dir.ino],
+        Request::Symlink(req) => vec![req.dir.ino],
+        Request::Link(req) => vec![req.dir.ino],
+        Request::Unlink(req) => vec![req.dir.ino],
+        Request::Rmdir(req) => vec![req.dir.ino],
+        Request::Rename(req) => vec![req.from_dir.ino, req.to_dir.ino],
+        _ => Vec::new(),
     }
 }
 

@@ -286,7 +286,7 @@ impl Inner {
             return None;
         }
         let (last, done) = match &answer {
-            Answer::Done(_) => (true, true),
+            Answer::Done(_) | Answer::Noted(_) => (true, true),
             Answer::Failed(_) | Answer::Refused(_) => (true, false),
             Answer::Retry(_) | Answer::Halted => (false, false),
         };

@@ -50,7 +50,7 @@ impl Link<'_> {
                 self.open = None;
                 Err(Lost)
             }
-            Answer::Failed(_) | Answer::Retry(_) | Answer::Halted => Err(Lost),
+            Answer::Failed(_) | Answer::Retry(_) | Answer::Halted | Answer::Noted(_) => Err(Lost),
         }
     }
 

@@ -57,6 +57,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Create) -> Result<Created> {
     dir.content.entries += 1;
     txn.touch(&mut dir);
     txn.put_dir(&dir);
+    txn.note_dir(&dir);
     let opened = match req.open {
         // The creator may use the file as it was opened, whatever mode it got.
         Some(number) => {

@@ -80,6 +80,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
     dir.content.entries += 1;
     txn.touch(&mut dir);
     txn.put_dir(&dir);
+    txn.note_dir(&dir);
     Ok(show_inode(&target.inode))
 }
 

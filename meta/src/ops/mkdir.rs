@@ -41,6 +41,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
 
     txn.put_dir(&child);
     txn.put_subdir(&mut parent, &req.name, &child);
+    txn.note_dir(&parent);
     let dir = txn.dir_ref(child.id, child.content.ino, child.content.home);
     Ok(Entry { attr: child.attr(), dir: Some(dir), target: None, whole: true })
 }

@@ -134,8 +134,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     if let Some(to) = &mut sides.to {
         txn.touch(to);
         txn.put_dir(to);
+        txn.note_dir(to);
     }
     txn.put_dir(&sides.from);
+    txn.note_dir(&sides.from);
     let replaced_dir = match (req.mode, target) {
         (RenameMode::Replace, Some(EntryRecord::Dir(access))) => Some(access.ino),
         (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => None,

@@ -37,6 +37,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
     parent.content.subdirs = parent.content.subdirs.saturating_sub(1);
     txn.touch(&mut parent);
     txn.put_dir(&parent);
+    txn.note_dir(&parent);
     Ok(access.ino)
 }
 

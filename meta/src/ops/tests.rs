@@ -12,6 +12,7 @@ mod huge;
 mod link;
 mod locks;
 mod names;
+mod noted;
 mod parked;
 mod quotas;
 mod rename;

@@ -25,6 +25,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Unlink) -> Result<Attr> {
     dir.content.entries = dir.content.entries.saturating_sub(1);
     txn.touch(&mut dir);
     txn.put_dir(&dir);
+    txn.note_dir(&dir);
     Ok(attr)
 }
 

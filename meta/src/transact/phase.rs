@@ -9,9 +9,9 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{DirId, Encode as _, FsError, Time};
+use base::{DirId, FsError, Time};
 use tokio::sync::oneshot;
-use wire::{Answer, Expected, Reply, ReplyHeader, Retry, TxnId};
+use wire::{Expected, Reply, ReplyHeader, Retry, TxnId};
 
 use super::{CommittedRecord, births};
 use crate::{
@@ -267,10 +267,6 @@ fn commit_with(
         txn.commit();
         return Ended::Committed;
     };
-    let mut answer = txn.take_scratch();
-    Answer::Done(done).encode(&mut answer);
-    incoming.connection.reply_encoded(*reply, &answer);
-    driver::keep_answer(&mut txn, &incoming.header, session, &answer);
-    txn.commit_with_answer(session, incoming.header.seq, answer);
+    driver::answer_change(txn, incoming, *reply, session, done);
     Ended::Committed
 }

@@ -275,6 +275,21 @@ impl Txn<'_> {
         dir.content.times.ctime = self.now;
     }
 
+    /// Notes a directory whose names the operation has changed, as it leaves the directory.
+    ///
+    /// Race: a transaction that is prepared, and committed perhaps, changes counts and times when
+    /// this server hears of it. The attributes would lack a change that others have been told of,
+    /// so the client asks for them, and waits.
+    pub(crate) fn note_dir(&mut self, dir: &Dir) {
+        if !self.takes_notes() || dir.partition > 0 || dir.is_divided() {
+            return;
+        }
+        let key = self.share_key(dir.content.home, dir.id, dir.partition);
+        if self.is_here(&key) && self.settle_read(&key, Want::ReadCounts).is_ok() {
+            self.dirs.push(dir.attr());
+        }
+    }
+
     /// The answer of a look-up for an entry.
     pub(crate) fn show(&self, record: &EntryRecord) -> Result<Entry> {
         match record {

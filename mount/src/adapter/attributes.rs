@@ -18,22 +18,31 @@ const INFO_TAKES_MAX: Duration = Duration::from_millis(500);
 
 impl<S: FileSystem> Adapter<S> {
     pub(super) async fn getattr(&self, cred: &Cred, node: NodeId) -> Outcome {
-        Ok(Answer::Attr(node, self.attr(cred, node).await?))
+        let (attr, age) = self.attr(cred, node).await?;
+        Ok(Answer::Attr(node, attr, age))
     }
 
     pub(super) async fn statx(&self, cred: &Cred, node: NodeId) -> Outcome {
-        Ok(Answer::Statx(node, self.attr(cred, node).await?))
+        let (attr, age) = self.attr(cred, node).await?;
+        Ok(Answer::Statx(node, attr, age))
     }
 
-    /// Attributes of a node; where it has gone through this mount, those that it had last.
+    /// Attributes of a node and their age; where it has gone through this mount, those that it had
+    /// last. Of a directory in which a name was just changed through this mount, those that the
+    /// change left.
     ///
     /// POSIX: a process that works in a removed directory, or holds a removed file, may stat it.
-    async fn attr(&self, cred: &Cred, node: NodeId) -> Result<Attr, Failed> {
+    async fn attr(&self, cred: &Cred, node: NodeId) -> Result<(Attr, Duration), Failed> {
+        let left = self.nodes.borrow_mut().take_left(node, self.manners.attr);
+        if let Some(left) = left {
+            return Ok(left);
+        }
         let at = self.nodes.borrow().get(node)?;
         match self.fs.getattr(cred, &at).await {
-            Ok(attr) => Ok(attr),
+            Ok(attr) => Ok((attr, Duration::ZERO)),
             Err(client::Error::Fs(FsError::Stale)) => {
-                self.nodes.borrow().epitaph(node).ok_or(Failed(Errno::STALE))
+                let last = self.nodes.borrow().epitaph(node).ok_or(Failed(Errno::STALE))?;
+                Ok((last, Duration::ZERO))
             }
             Err(error) => Err(error.into()),
         }
@@ -43,8 +52,10 @@ impl<S: FileSystem> Adapter<S> {
     /// go.
     pub(super) async fn setattr(&self, cred: &Cred, node: NodeId, set: &fuse::SetAttr) -> Outcome {
         let at = self.nodes.borrow().get(node)?;
-        let attr = self.fs.setattr(cred, &at, convert::set_attr(set)).await?;
-        Ok(Answer::Attr(node, attr))
+        self.nodes.borrow_mut().alters(node);
+        let set = self.fs.setattr(cred, &at, convert::set_attr(set)).await;
+        self.nodes.borrow_mut().alters(node);
+        Ok(Answer::Attr(node, set?, Duration::ZERO))
     }
 
     /// READLINK. The name by which we know the link may be gone while it has others: ESTALE makes

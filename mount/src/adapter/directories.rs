@@ -139,7 +139,12 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Result<Ahead, Failed> {
         let dir = self.listings.borrow_mut().get(handle)?.dir;
         let (after, asked, changes) = (place.after(), Instant::now(), self.changes.get());
-        let page = self.fs.readdir(cred, &dir, after, entries_max, plus).await?;
+        // Listing a directory brings its access time up to date.
+        let id = self.nodes.borrow().id(dir.ino);
+        self.nodes.borrow_mut().alters(id);
+        let page = self.fs.readdir(cred, &dir, after, entries_max, plus).await;
+        self.nodes.borrow_mut().alters(id);
+        let page = page?;
         Ok(Ahead { after, page, plus, asked, changes })
     }
 

@@ -94,7 +94,8 @@ impl<S: FileSystem> Adapter<S> {
         let (dir, name) = self.within(parent, name)?;
         let new = New { kind: FileKind::File, mode, rdev: 0 };
         let exclusive = flags & O_EXCL != 0;
-        let made = self.fs.create(cred, &dir, &name, new, exclusive, true).await?;
+        let create = self.fs.create(cred, &dir, &name, new, exclusive, true);
+        let made = self.change([parent], create).await?;
         if made.existed {
             return Err(Failed(Errno::STALE));
         }

@@ -1,6 +1,6 @@
 //! Names: looking them up, making, moving and removing them.
 
-use base::{Cred, EntryName, FileKind, FsError, acl::with_umask};
+use base::{Cred, EntryName, FileKind, FsError, Ino, acl::with_umask};
 use bytes::Bytes;
 use client::{FileSystem, New};
 use fuse::{Errno, NodeId};
@@ -72,7 +72,7 @@ impl<S: FileSystem> Adapter<S> {
         target: Bytes,
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let entry = self.fs.symlink(cred, &dir, &name, target).await?;
+        let entry = self.change([parent], self.fs.symlink(cred, &dir, &name, target)).await?;
         Ok(answer(&dir, &name, entry))
     }
 
@@ -87,7 +87,8 @@ impl<S: FileSystem> Adapter<S> {
         let (dir, name) = self.within(parent, name)?;
         let kind = FileKind::from_mode(mode).ok_or(Failed(Errno::INVAL))?;
         let new = New { kind, mode: with_umask(mode, umask), rdev };
-        let made = self.fs.create(cred, &dir, &name, new, true, false).await?;
+        let create = self.fs.create(cred, &dir, &name, new, true, false);
+        let made = self.change([parent], create).await?;
         Ok(answer(&dir, &name, made.entry))
     }
 
@@ -99,7 +100,7 @@ impl<S: FileSystem> Adapter<S> {
         mode: u32,
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let entry = self.fs.mkdir(cred, &dir, &name, mode).await?;
+        let entry = self.change([parent], self.fs.mkdir(cred, &dir, &name, mode)).await?;
         Ok(answer(&dir, &name, entry))
     }
 
@@ -112,13 +113,13 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
         let target = self.nodes.borrow().get(target)?;
-        let entry = self.fs.link(cred, &target, &dir, &name).await?;
+        let entry = self.change([parent], self.fs.link(cred, &target, &dir, &name)).await?;
         Ok(answer(&dir, &name, entry))
     }
 
     pub(super) async fn unlink(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let left = self.fs.unlink(cred, &dir, &name).await?;
+        let left = self.change([parent], self.fs.unlink(cred, &dir, &name)).await?;
         if left.nlink == 0 {
             self.nodes.borrow_mut().removed(left.ino, Some(left));
         }
@@ -127,7 +128,7 @@ impl<S: FileSystem> Adapter<S> {
 
     pub(super) async fn rmdir(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let ino = self.fs.rmdir(cred, &dir, &name).await?;
+        let ino = self.change([parent], self.fs.rmdir(cred, &dir, &name)).await?;
         self.nodes.borrow_mut().removed(ino, None);
         Ok(Answer::Done)
     }
@@ -145,8 +146,12 @@ impl<S: FileSystem> Adapter<S> {
         let (from_dir, from_name) = self.within(from.0, from.1)?;
         let (to_dir, to_name) = self.within(to.0, to.1)?;
         let (old, new) = ((&from_dir, &from_name), (&to_dir, &to_name));
-        let renamed = self.fs.rename(cred, old, new, mode).await?;
-        self.nodes.borrow_mut().stands_at(renamed.moved, &to_dir, &to_name);
+        let rename = self.fs.rename(cred, old, new, mode);
+        let renamed = match from.0 == to.0 {
+            true => self.change([from.0], rename).await?,
+            false => self.change([from.0, to.0], rename).await?,
+        };
+        self.moved(renamed.moved, &to_dir, &to_name);
         if let Some(replaced) = renamed.replaced_dir {
             // A process with its working directory there may still ask for its attributes.
             self.nodes.borrow_mut().removed(replaced, None);
@@ -154,9 +159,17 @@ impl<S: FileSystem> Adapter<S> {
         if mode == RenameMode::Exchange
             && let Ok(other) = self.fs.lookup(cred, &from_dir, &from_name).await
         {
-            self.nodes.borrow_mut().stands_at(other.attr.ino, &from_dir, &from_name);
+            self.moved(other.attr.ino, &from_dir, &from_name);
         }
         Ok(Answer::Done)
+    }
+
+    /// A rename has moved an inode, whose `ctime` is another one then.
+    fn moved(&self, ino: Ino, dir: &DirRef, name: &EntryName) {
+        let mut nodes = self.nodes.borrow_mut();
+        nodes.stands_at(ino, dir, name);
+        let id = nodes.id(ino);
+        nodes.alters(id);
     }
 
     pub(super) fn within(

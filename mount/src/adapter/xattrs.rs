@@ -87,7 +87,10 @@ impl<S: FileSystem> Adapter<S> {
         };
         let at = self.nodes.borrow().get(node)?;
         let acl = AclKind::of(&name).is_some();
-        self.fs.setxattr(cred, &at, name, value, mode).await?;
+        self.nodes.borrow_mut().alters(node);
+        let set = self.fs.setxattr(cred, &at, name, value, mode).await;
+        self.nodes.borrow_mut().alters(node);
+        set?;
         self.nodes.borrow_mut().may_have_capability(node);
         if acl {
             self.nodes.borrow_mut().may_have_acl(node);
@@ -97,7 +100,10 @@ impl<S: FileSystem> Adapter<S> {
 
     pub(super) async fn removexattr(&self, cred: &Cred, node: NodeId, name: Bytes) -> Outcome {
         let at = self.nodes.borrow().get(node)?;
-        self.fs.removexattr(cred, &at, name).await?;
+        self.nodes.borrow_mut().alters(node);
+        let removed = self.fs.removexattr(cred, &at, name).await;
+        self.nodes.borrow_mut().alters(node);
+        removed?;
         Ok(Answer::Done)
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Mounted {
     /// The model behind the mount. Behind a mount of a server this one is empty.
     pub(crate) model: Model,
     pub(crate) seen: Arc<Seen>,
+    /// The client behind a mount of a server.
+    client: Option<Client>,
 }
 
 /// Behaviour of the file system behind a mount.
@@ -114,19 +116,21 @@ pub(crate) fn mount(model: &Model, way: &Way) -> Mounted {
     let dir = tempfile::tempdir().unwrap();
     let mounted = try_mount(model, way, dir.path());
     let (served, seen) = mounted.unwrap_or_else(|error| panic!("{error}: {error:?}"));
-    Mounted { dir, served: Some(served), model: model.clone(), seen }
+    Mounted { dir, served: Some(served), model: model.clone(), seen, client: None }
 }
 
 /// Mounts a new file system of a server in memory, through its client. At the end the server is
 /// checked.
-fn mount_server(way: &Way) -> Mounted {
+pub(crate) fn mount_server(way: &Way) -> Mounted {
     let dir = tempfile::tempdir().unwrap();
     let seen = Arc::new(Seen::default());
     let (way, path, shared) = (way.clone(), dir.path().to_owned(), Arc::clone(&seen));
+    let (connected, client) = mpsc::channel();
     let served = on_a_thread(async move |started| {
         World::run(async |world| {
             let config = Config { kernel_checks: true, ..world.config() };
             let client = Client::connect(config).await.unwrap();
+            connected.send(client.clone()).unwrap();
             let probe = probe(client.clone(), shared, &way);
             let ended = serve(probe, &path, &way.options, &started).await;
             let job = client.fsck_start(false).await.unwrap();
@@ -144,7 +148,8 @@ fn mount_server(way: &Way) -> Mounted {
         .await
     });
     let served = served.unwrap_or_else(|error| panic!("{error}: {error:?}"));
-    Mounted { dir, served: Some(served), model: new_model(), seen }
+    let client = client.recv().ok();
+    Mounted { dir, served: Some(served), model: new_model(), seen, client }
 }
 
 type Served = (JoinHandle<Ended>, Arc<Seen>);
@@ -204,6 +209,11 @@ impl Mounted {
 
     pub(crate) fn root(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The client behind a mount of a server.
+    pub(crate) fn client(&self) -> &Client {
+        self.client.as_ref().expect("it is a mount of a server")
     }
 
     /// Unmounts when no process uses the mount any more, waits for the end, and looks at what is

@@ -200,6 +200,10 @@ impl<F: FileSystem> FileSystem for Probe<F> {
         self.inner.rename(cred, from, to, mode).await
     }
 
+    fn changed_dir(&self, dir: Ino) -> Option<Attr> {
+        self.inner.changed_dir(dir)
+    }
+
     async fn readdir(
         &self,
         cred: &Cred,

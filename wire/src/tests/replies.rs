@@ -9,9 +9,9 @@ use bytes::Bytes;
 use super::values::{attr, chunk, dir, entry, name, open_states, part};
 use crate::{
     Answer, BlockMapped, CacheEvents, Created, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress,
-    LayoutNews, LockFound, NodeRef, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Renamed,
-    Reply, Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked,
-    Welcome, Written,
+    LayoutNews, LockFound, NodeRef, Noted, Opened, ProcessStatus, ReaddirEntry, ReaddirPage,
+    Renamed, Reply, Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status,
+    Walked, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -39,6 +39,7 @@ pub(super) fn answers() -> Vec<Answer> {
         Answer::Retry(Retry::Busy),
         Answer::Halted,
         Answer::Refused("in words".into()),
+        Answer::Noted(Noted { dirs: vec![attr(), attr()], reply: Reply::Ino(dir().ino) }),
     ]
 }
 

@@ -8,8 +8,8 @@ use base::{Attr, Cred, EntryName, Epoch, FileKind, FsError, Ino, Seq, ShardId};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use wire::{
-    Answer, DirRef, FileRef, FsckPoll, FsckProgress, FsckStart, Hello, NodeRef, Reply, ReplyHeader,
-    Request, RequestHeader, Resume, Stand, Token, Welcome, frame, way_mark,
+    Answer, DirRef, FileRef, FsckPoll, FsckProgress, FsckStart, Hello, NodeRef, Noted, Reply,
+    ReplyHeader, Request, RequestHeader, Resume, Stand, Token, Welcome, frame, way_mark,
 };
 
 use super::world::World;
@@ -37,6 +37,8 @@ pub(crate) struct Client {
     blocks: u64,
     token: String,
     kernel_checks: bool,
+    /// The facts that came with the latest answer.
+    pub(crate) noted: Option<Noted>,
 }
 
 /// A name from text.
@@ -93,6 +95,7 @@ impl Client {
             blocks: 0,
             token,
             kernel_checks,
+            noted: None,
         };
         client.hello(None).await?;
         Ok(client)
@@ -235,6 +238,10 @@ impl Client {
             if let Some(bytes) = frame::take_frame(&mut self.inbox).unwrap() {
                 let (header, answer) = ReplyHeader::take(&bytes).unwrap();
                 self.latest = header;
+                self.noted = None;
+                let Answer::Noted(noted) = answer else { return Some(answer) };
+                let answer = Answer::Done(noted.reply.clone());
+                self.noted = Some(noted);
                 return Some(answer);
             }
             let read = self.stream.read_buf(&mut self.inbox);

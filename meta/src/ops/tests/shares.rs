@@ -7,7 +7,7 @@ use base::{
 use store::Engine as _;
 use wire::{
     Answer, Decide, DirRef, Expected, Getattr, NodeRef, PeerWrite, Prepare, Reply, Request, Retry,
-    ShareStat, Stands, TxnId, Vote,
+    ShareStat, Stands, Token, TxnId, Vote,
 };
 
 use super::{
@@ -365,6 +365,20 @@ async fn stat_of(
         Reply::Attr(attr) => (attr, None),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_change_in_one_of_several_partitions_tells_a_mount_nothing_of_the_directory() {
+    in_damaged_world(async |world| {
+        let mut client = Client::open(world, &Token::administrator(), true).await.unwrap();
+        let layout = split(3);
+        let dir = divided(world, &mut client, "d", layout.clone()).await;
+        for partition in 0..3 {
+            client.shard = shard(world, &dir, partition);
+            client.mkdir(&dir, &name_in(world, &layout, partition, 1)).await.unwrap();
+            assert_eq!(client.noted, None, "it is the client that adds up what all have");
+        }
+    });
 }
 
 #[test]
