@@ -30,7 +30,8 @@ use std::{
 
 use base::{
     Access, AclKind, Attr, ByteRange, Clock, Cred, DirId, EntryName, FileKind, FsError, HashKey,
-    Ino, LockKind, SetAttr, Time, attr::MODE_ACL,
+    Ino, LockKind, SetAttr, Time,
+    attr::{MODE_ACL, MODE_XATTRS},
 };
 use bytes::Bytes;
 use futures::future::{Either, select};
@@ -229,7 +230,9 @@ impl State {
             Body::Special => (0, 0),
         };
         let has_acl = inode.xattrs.keys().any(|name| AclKind::of(name).is_some());
-        let mode = inode.attr.mode | if has_acl { MODE_ACL } else { 0 };
+        let has_others = inode.xattrs.keys().any(|name| AclKind::of(name).is_none());
+        let of_xattrs = if has_others && !self.is_dir(ino) { MODE_XATTRS } else { 0 };
+        let mode = inode.attr.mode | if has_acl { MODE_ACL } else { 0 } | of_xattrs;
         Attr { mode, size, allocated, ..inode.attr }
     }
 

@@ -258,11 +258,11 @@ impl<S: FileSystem> Adapter<S> {
                 reply.created(&entry, fuse::Handle(handle.0), OpenFlags::empty());
             }
             Ok(Answer::Attr(node, attr, age)) => {
-                self.tell(node, &attr);
+                self.tell(node, &attr, age);
                 reply.attr(&convert::attr(&attr), ttl.saturating_sub(age));
             }
             Ok(Answer::Statx(node, attr, age)) => {
-                self.tell(node, &attr);
+                self.tell(node, &attr, age);
                 let birth =
                     StatxExtra { btime: Some(convert::time(attr.btime)), ..StatxExtra::default() };
                 reply.statx(&convert::attr(&attr), &birth, ttl.saturating_sub(age));
@@ -286,8 +286,8 @@ impl<S: FileSystem> Adapter<S> {
             Ok(Answer::Dir(page)) => reply.dir(&page),
             Ok(Answer::DirPlus(page, found)) => {
                 let mut nodes = self.nodes.borrow_mut();
-                for Found { at, attr } in found {
-                    nodes.found(at, &attr);
+                for Found { at, attr, age } in found {
+                    nodes.found(at, &attr, age);
                 }
                 drop(nodes);
                 reply.dir_plus(&page);
@@ -342,8 +342,8 @@ impl<S: FileSystem> Adapter<S> {
 
     /// An entry as it is sent now: counts a look-up.
     fn entry(&self, found: Found) -> fuse::Entry {
-        let node = self.nodes.borrow_mut().found(found.at, &found.attr);
-        self.entry_of(node, &found.attr, Duration::ZERO)
+        let node = self.nodes.borrow_mut().found(found.at, &found.attr, found.age);
+        self.entry_of(node, &found.attr, found.age)
     }
 
     /// An entry whose attributes are of some time ago.
@@ -357,7 +357,7 @@ impl<S: FileSystem> Adapter<S> {
         }
     }
 
-    fn tell(&self, node: NodeId, attr: &Attr) {
-        self.nodes.borrow_mut().told(node, attr);
+    fn tell(&self, node: NodeId, attr: &Attr, age: Duration) {
+        self.nodes.borrow_mut().told(node, attr, age);
     }
 }

@@ -57,4 +57,6 @@ pub(crate) enum Answer {
 pub(crate) struct Found {
     pub(crate) at: NodeRef,
     pub(crate) attr: Attr,
+    /// Age of the attributes.
+    pub(crate) age: Duration,
 }

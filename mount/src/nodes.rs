@@ -25,7 +25,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use base::{
     Attr, EntryName, HashMap, Ino, Time,
-    attr::{MODE_ACL, without_set_id},
+    attr::{MODE_ACL, MODE_XATTRS, without_set_id},
 };
 use fuse::{Errno, NodeId};
 use tokio::time::Instant;
@@ -70,8 +70,10 @@ impl Forgotten {
 struct Node {
     at: NodeRef,
     lookups: u64,
-    /// The attributes that the kernel was told last.
+    /// The attributes that the kernel was told last, and of when they are; `None` once it was told
+    /// that they are outdated.
     told: Attr,
+    told_at: Option<Instant>,
     /// The kernel may still believe `told`; not so after a write, which it knows to have changed
     /// them.
     believed: bool,
@@ -85,6 +87,9 @@ struct Node {
     gone: bool,
     /// The file's `ctime` at which it had no `security.capability`.
     without_capability: Option<Time>,
+    /// Whether this mount has set an extended attribute. Attributes from before that may be told
+    /// after it.
+    given_xattr: bool,
     /// Counts what was told of a directory, and the beginnings and ends of its changes through this
     /// mount.
     turn: u64,
@@ -114,8 +119,10 @@ impl Version {
 }
 
 impl Node {
-    fn tell(&mut self, attr: &Attr) {
+    fn tell(&mut self, attr: &Attr, age: Duration) {
         (self.told, self.believed, self.end) = (*attr, true, attr.size);
+        let now = Instant::now();
+        self.told_at = now.checked_sub(age);
         self.next_turn();
     }
 
@@ -142,7 +149,7 @@ impl Nodes {
     pub(crate) fn new(root: DirRef, attr: Attr) -> Nodes {
         let mut nodes =
             Nodes { root: root.ino, table: HashMap::default(), forgotten: Forgotten::default() };
-        nodes.found(NodeRef::Dir(root), &attr);
+        nodes.found(NodeRef::Dir(root), &attr, Duration::ZERO);
         nodes
     }
 
@@ -198,34 +205,36 @@ impl Nodes {
         }
     }
 
-    /// An entry is being sent to the kernel: counts one look-up.
-    pub(crate) fn found(&mut self, at: NodeRef, attr: &Attr) -> NodeId {
+    /// An entry is being sent to the kernel, with attributes of this age: counts one look-up.
+    pub(crate) fn found(&mut self, at: NodeRef, attr: &Attr, age: Duration) -> NodeId {
         let id = self.id(attr.ino);
         self.forgotten.nodes.remove(&id.0);
         let node = self.table.entry(id.0).or_insert_with(|| Node {
             at: at.clone(),
             lookups: 0,
             told: *attr,
+            told_at: None,
             believed: true,
             end: attr.size,
             sent_back: 0,
             filled: None,
             gone: false,
             without_capability: None,
+            given_xattr: false,
             turn: 0,
             left: None,
         });
         node.at = at;
         node.lookups += 1;
         node.gone = false;
-        node.tell(attr);
+        node.tell(attr, age);
         id
     }
 
-    /// Attributes are being sent to the kernel.
-    pub(crate) fn told(&mut self, id: NodeId, attr: &Attr) {
+    /// Attributes of this age are being sent to the kernel.
+    pub(crate) fn told(&mut self, id: NodeId, attr: &Attr, age: Duration) {
         if let Some(node) = self.table.get_mut(&id.0) {
-            node.tell(attr);
+            node.tell(attr, age);
         }
     }
 
@@ -233,6 +242,7 @@ impl Nodes {
     pub(crate) fn disbelieved(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.believed = false;
+            node.told_at = None;
         }
     }
 
@@ -258,6 +268,8 @@ impl Nodes {
         let Some(node) = self.table.get_mut(&id.0) else {
             return Cached { keep_pages: false, outdated: false, wrong_end: false };
         };
+        // An open, and a lock, see what others have set before.
+        node.told.mode |= attr.mode & MODE_XATTRS;
         let now = Version::of(attr);
         let keep_pages = node.filled == Some(now);
         node.filled = Some(now);
@@ -350,11 +362,22 @@ impl Nodes {
         }
     }
 
-    /// Notes that the inode was given an attribute that may be a capability.
-    pub(crate) fn may_have_capability(&mut self, id: NodeId) {
+    /// Notes that the inode is being given an attribute, which may be a capability.
+    pub(crate) fn gives_xattr(&mut self, id: NodeId) {
         if let Some(node) = self.table.get_mut(&id.0) {
             node.without_capability = None;
+            node.given_xattr = true;
         }
+    }
+
+    /// Whether the inode has no extended attributes but ACLs by what the kernel was told last, if
+    /// that is younger than `age_max`. Directories do not tell.
+    pub(crate) fn lacks_xattrs(&self, id: NodeId, age_max: Duration) -> bool {
+        self.table.get(&id.0).is_some_and(|node| {
+            let tells = matches!(node.at, NodeRef::File(_)) && !node.given_xattr;
+            let young = node.told_at.is_some_and(|at| at.elapsed() < age_max);
+            tells && young && node.told.mode & MODE_XATTRS == 0
+        })
     }
 
     /// Whether the inode is known to have no `security.capability`, as far as its attributes are
@@ -400,6 +423,8 @@ mod tests {
     use super::*;
     use base::{DirId, FileKind};
 
+    const NOW: Duration = Duration::ZERO;
+
     fn attr(ino: u64, kind: FileKind) -> Attr {
         Attr { mode: 0o755, ..Attr::blank(Ino(ino), kind) }
     }
@@ -436,8 +461,8 @@ mod tests {
     fn a_node_lives_until_every_look_up_is_forgotten_and_the_root_for_ever() {
         let mut nodes = nodes(1);
         let seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen);
-        assert_eq!(nodes.found(file(5, "a"), &seen), id);
+        let id = nodes.found(file(5, "a"), &seen, NOW);
+        assert_eq!(nodes.found(file(5, "a"), &seen, NOW), id);
         nodes.forget(id, 1);
         assert!(nodes.get(id).is_ok());
         nodes.forget(id, 1);
@@ -449,18 +474,18 @@ mod tests {
     #[test]
     fn what_the_kernel_forgets_is_remembered_for_a_while_unless_it_was_removed() {
         let mut nodes = nodes(1);
-        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File));
+        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File), NOW);
         nodes.forget(id, 1);
         assert_eq!(nodes.remembered(id), Some(file(5, "a")));
-        let again = nodes.found(file(5, "b"), &attr(5, FileKind::File));
+        let again = nodes.found(file(5, "b"), &attr(5, FileKind::File), NOW);
         nodes.forget(again, 1);
         assert_eq!(nodes.remembered(id), Some(file(5, "b")));
         for ino in 0..FORGOTTEN_MAX as u64 {
-            let id = nodes.found(file(100 + ino, "x"), &attr(100 + ino, FileKind::File));
+            let id = nodes.found(file(100 + ino, "x"), &attr(100 + ino, FileKind::File), NOW);
             nodes.forget(id, 1);
         }
         assert_eq!(nodes.remembered(id), None, "the oldest is dropped");
-        let id = nodes.found(file(6, "c"), &attr(6, FileKind::File));
+        let id = nodes.found(file(6, "c"), &attr(6, FileKind::File), NOW);
         nodes.removed(Ino(6), None);
         nodes.forget(id, 1);
         assert_eq!(nodes.remembered(id), None);
@@ -470,8 +495,8 @@ mod tests {
     #[test]
     fn the_name_of_a_file_is_where_it_was_met_last() {
         let mut nodes = nodes(1);
-        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File));
-        nodes.found(file(5, "b"), &attr(5, FileKind::File));
+        let id = nodes.found(file(5, "a"), &attr(5, FileKind::File), NOW);
+        nodes.found(file(5, "b"), &attr(5, FileKind::File), NOW);
         assert_eq!(nodes.get(id), Ok(file(5, "b")));
         nodes.stands_at(Ino(5), &dir(7), &name("c"));
         assert_eq!(nodes.get(id), Ok(file(5, "c")));
@@ -483,7 +508,7 @@ mod tests {
     fn pages_are_kept_only_from_an_open_of_the_same_contents() {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen);
+        let id = nodes.found(file(5, "a"), &seen, NOW);
         let opened = |nodes: &mut Nodes, seen: &Attr| {
             let cached = nodes.opened(id, seen);
             (cached.keep_pages, cached.outdated)
@@ -492,7 +517,7 @@ mod tests {
         assert_eq!(opened(&mut nodes, &seen), (true, false));
         seen.ctime.nsec += 1;
         assert_eq!(opened(&mut nodes, &seen), (false, true));
-        nodes.told(id, &seen);
+        nodes.told(id, &seen, NOW);
         assert_eq!(opened(&mut nodes, &seen), (true, false));
         seen.size += 1;
         nodes.disbelieved(id);
@@ -503,7 +528,7 @@ mod tests {
     fn the_end_that_the_kernel_knows_is_what_it_was_told_or_wrote_itself() {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen);
+        let id = nodes.found(file(5, "a"), &seen, NOW);
         seen.size = 10;
         assert!(nodes.opened(id, &seen).wrong_end);
         nodes.written(id, 4);
@@ -512,7 +537,7 @@ mod tests {
         nodes.written(id, 4);
         assert!(!nodes.opened(id, &seen).wrong_end);
         seen.size = 3;
-        nodes.told(id, &seen);
+        nodes.told(id, &seen, NOW);
         assert!(!nodes.opened(id, &seen).wrong_end);
     }
 
@@ -520,7 +545,7 @@ mod tests {
     fn a_process_is_sent_back_once_and_another_too() {
         let mut nodes = nodes(1);
         let seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen);
+        let id = nodes.found(file(5, "a"), &seen, NOW);
         assert!(nodes.sends_back(id, 77));
         assert!(!nodes.sends_back(id, 77));
         assert!(nodes.sends_back(id, 77));
@@ -535,12 +560,12 @@ mod tests {
     fn a_capability_is_asked_for_again_once_the_inode_has_changed() {
         let mut nodes = nodes(1);
         let mut seen = attr(5, FileKind::File);
-        let id = nodes.found(file(5, "a"), &seen);
+        let id = nodes.found(file(5, "a"), &seen, NOW);
         assert!(!nodes.lacks_capability(id));
         nodes.has_no_capability(id);
         assert!(nodes.lacks_capability(id));
         seen.ctime.nsec += 1;
-        nodes.told(id, &seen);
+        nodes.told(id, &seen, NOW);
         assert!(!nodes.lacks_capability(id));
     }
 
@@ -601,12 +626,12 @@ mod tests {
         assert_eq!(left(&mut nodes), None);
         // Something newer may have been told meanwhile, or since.
         let change = nodes.begin_change(NodeId::ROOT);
-        nodes.told(NodeId::ROOT, &with_entries(9));
+        nodes.told(NodeId::ROOT, &with_entries(9), NOW);
         ends(&mut nodes, &change, 1);
         assert_eq!(left(&mut nodes), None);
         let change = nodes.begin_change(NodeId::ROOT);
         ends(&mut nodes, &change, 1);
-        nodes.found(NodeRef::Dir(dir(7)), &with_entries(9));
+        nodes.found(NodeRef::Dir(dir(7)), &with_entries(9), NOW);
         assert_eq!(left(&mut nodes), None);
         // chmod, a listing, a rename of the directory itself.
         for before in [true, false] {
@@ -627,9 +652,34 @@ mod tests {
     }
 
     #[test]
+    fn attributes_tell_for_a_while_that_a_file_has_no_extended_ones() {
+        let mut nodes = nodes(1);
+        let seen = attr(5, FileKind::File);
+        let id = nodes.found(file(5, "a"), &seen, NOW);
+        assert!(nodes.lacks_xattrs(id, SECOND));
+        assert!(!nodes.lacks_xattrs(id, Duration::ZERO));
+        nodes.found(file(5, "a"), &seen, 2 * SECOND);
+        assert!(!nodes.lacks_xattrs(id, SECOND), "they were told late");
+        nodes.told(id, &Attr { mode: seen.mode | MODE_XATTRS, ..seen }, NOW);
+        assert!(!nodes.lacks_xattrs(id, SECOND));
+        nodes.told(id, &Attr { mode: seen.mode | MODE_ACL, ..seen }, NOW);
+        assert!(nodes.lacks_xattrs(id, SECOND) && !nodes.lacks_acl(id));
+        nodes.told(id, &seen, NOW);
+        nodes.disbelieved(id);
+        assert!(!nodes.lacks_xattrs(id, SECOND), "the kernel asks for attributes now");
+        nodes.told(id, &seen, NOW);
+        nodes.opened(id, &Attr { mode: seen.mode | MODE_XATTRS, ..seen });
+        assert!(!nodes.lacks_xattrs(id, SECOND), "an open has seen one");
+        nodes.gives_xattr(id);
+        nodes.told(id, &seen, NOW);
+        assert!(!nodes.lacks_xattrs(id, SECOND), "the attributes may be of before");
+        assert!(!nodes.lacks_xattrs(NodeId::ROOT, SECOND), "directories do not tell");
+    }
+
+    #[test]
     fn a_removed_inode_leaves_its_last_attributes() {
         let mut nodes = nodes(1);
-        let id = nodes.found(NodeRef::Dir(dir(5)), &attr(5, FileKind::Directory));
+        let id = nodes.found(NodeRef::Dir(dir(5)), &attr(5, FileKind::Directory), NOW);
         assert_eq!(nodes.epitaph(id), None);
         nodes.removed(Ino(5), None);
         assert_eq!(nodes.epitaph(id).map(|attr| attr.nlink), Some(0));

@@ -45,6 +45,11 @@ impl Xattrs {
         if self.has_acl() { mode | MODE_ACL } else { mode }
     }
 
+    /// Whether there are attributes that are no ACLs.
+    pub(crate) fn has_others(&self) -> bool {
+        self.is_spilled() || self.here().iter().any(|(name, _)| AclKind::of(name).is_none())
+    }
+
     /// The ACL of a kind, if there is one.
     pub(crate) fn acl(&self, kind: AclKind) -> Result<Option<Acl>, FsError> {
         let Some(value) = self.get(kind.name()) else { return Ok(None) };

@@ -2,7 +2,7 @@
 
 use base::{
     Attr, BlockId, Decode, DecodeError, DirId, Encode, EntryName, FileKind, Ino, Reader, Time,
-    codec,
+    attr::MODE_XATTRS, codec,
 };
 use bytes::Bytes;
 
@@ -189,10 +189,11 @@ impl Inode {
             Contents::Target(target) => (target.len() as u64, 0, 0),
             Contents::Device(rdev) => (0, 0, *rdev),
         };
+        let xattrs = if self.xattrs.has_others() { MODE_XATTRS } else { 0 };
         Attr {
             ino: self.ino,
             kind: self.kind,
-            mode: self.xattrs.shown_mode(self.mode),
+            mode: self.xattrs.shown_mode(self.mode) | xattrs,
             nlink: self.nlink,
             uid: self.uid,
             gid: self.gid,

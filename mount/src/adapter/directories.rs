@@ -186,9 +186,10 @@ impl<S: FileSystem> Adapter<S> {
     ) -> bool {
         if let (Page::Plus(page, told), Some(entry)) = (&mut *page, &listed.entry) {
             let id = self.nodes.borrow().id(entry.attr.ino);
-            let shown = self.entry_of(id, &entry.attr, ahead.asked.elapsed());
+            let age = ahead.asked.elapsed();
+            let shown = self.entry_of(id, &entry.attr, age);
             let fits = page.push(&shown, next, listed.name.as_bytes());
-            told.extend(fits.then(|| found(&dir, &listed.name, entry)));
+            told.extend(fits.then(|| found(&dir, &listed.name, entry, age)));
             return fits;
         }
         page.push(listed.ino, listed.kind, next, listed.name.as_bytes())

@@ -3,6 +3,8 @@
 //! The mount hands the file system's own handles to the kernel. Close-to-open: every open asks the
 //! file system what the file is like now, and the kernel drops pages and attributes that are older.
 
+use std::time::Duration;
+
 use base::{Attr, Cred, FileKind};
 use bytes::Bytes;
 use client::{FileSystem, Handle, New};
@@ -103,7 +105,7 @@ impl<S: FileSystem> Adapter<S> {
             tracing::error!(%name, "a new file was not opened");
             return Err(Failed(Errno::IO));
         };
-        Ok(Answer::Created(found(&dir, &name, &made.entry), handle))
+        Ok(Answer::Created(found(&dir, &name, &made.entry, Duration::ZERO), handle))
     }
 
     /// TMPFILE. With `O_EXCL` it can never be given a name; the kernel sees to it too.
@@ -116,7 +118,8 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Outcome {
         let dir = self.nodes.borrow().dir(parent)?;
         let made = self.fs.tmpfile(cred, &dir, mode, flags & O_EXCL == 0).await?;
-        let found = Found { at: NodeRef::File(made.file), attr: made.attr };
+        let (at, attr) = (NodeRef::File(made.file), made.attr);
+        let found = Found { at, attr, age: Duration::ZERO };
         Ok(Answer::Created(found, made.handle))
     }
 

@@ -1,5 +1,7 @@
 //! Names: looking them up, making, moving and removing them.
 
+use std::time::Duration;
+
 use base::{Cred, EntryName, FileKind, FsError, Ino, acl::with_umask};
 use bytes::Bytes;
 use client::{FileSystem, New};
@@ -37,7 +39,7 @@ impl<S: FileSystem> Adapter<S> {
     async fn node_again(&self, cred: &Cred, node: NodeId) -> Outcome {
         let at = self.recalled(node).await?;
         let attr = self.fs.getattr(cred, &at).await?;
-        Ok(Answer::Entry(Found { at, attr }))
+        Ok(Answer::Entry(Found { at, attr, age: Duration::ZERO }))
     }
 
     /// LOOKUP of `..`, to find the way from such a directory to the root.
@@ -183,10 +185,10 @@ impl<S: FileSystem> Adapter<S> {
 }
 
 fn answer(dir: &DirRef, name: &EntryName, entry: Entry) -> Answer {
-    Answer::Entry(found(dir, name, &entry))
+    Answer::Entry(found(dir, name, &entry, Duration::ZERO))
 }
 
-/// Returns what the kernel is told of an entry.
-pub(super) fn found(dir: &DirRef, name: &EntryName, entry: &Entry) -> Found {
-    Found { at: entry.node(dir, name), attr: entry.attr }
+/// Returns what the kernel is told of an entry that has come some time ago.
+pub(super) fn found(dir: &DirRef, name: &EntryName, entry: &Entry, age: Duration) -> Found {
+    Found { at: entry.node(dir, name), attr: entry.attr, age }
 }

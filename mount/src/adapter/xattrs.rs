@@ -26,7 +26,8 @@ const TRUSTED: &[u8] = b"trusted.";
 
 impl<S: FileSystem> Adapter<S> {
     /// GETXATTR. Before a write the kernel asks for the file's capability, unless it knows that the
-    /// file has not changed; where we know that too, the file system is not asked.
+    /// file has not changed; where we know that too, the file system is not asked. Nor is it where
+    /// the attributes that the kernel may believe tell that the file has no such attribute.
     pub(super) async fn getxattr(
         &self,
         cred: &Cred,
@@ -43,13 +44,17 @@ impl<S: FileSystem> Adapter<S> {
         if let Some(line) = name.strip_prefix(LINE) {
             return sized(self.line(node, line).await?, size);
         }
+        let is_acl = AclKind::of(name).is_some();
+        if !is_acl && self.nodes.borrow().lacks_xattrs(node, self.manners.attr) {
+            return Err(Failed(Errno::NODATA));
+        }
         let capability = name == CAPABILITY;
         if capability && !self.manners.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
         {
             return Err(Failed(Errno::NODATA));
         }
         // This knowledge is as new as the mode that the kernel checks with it.
-        if AclKind::of(name).is_some() && self.nodes.borrow().lacks_acl(node) {
+        if is_acl && self.nodes.borrow().lacks_acl(node) {
             return Err(Failed(Errno::NODATA));
         }
         let at = self.nodes.borrow().get(node)?;
@@ -66,6 +71,13 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     pub(super) async fn listxattr(&self, cred: &Cred, node: NodeId, size: u32) -> Outcome {
+        let has_none = {
+            let nodes = self.nodes.borrow();
+            nodes.lacks_xattrs(node, self.manners.attr) && nodes.lacks_acl(node)
+        };
+        if has_none {
+            return sized(Bytes::new(), size);
+        }
         let at = self.nodes.borrow().get(node)?;
         let all = self.fs.xattrs(cred, &at).await?;
         let all = all.iter().filter(|(name, _)| cred.is_root() || !name.starts_with(TRUSTED));
@@ -87,11 +99,14 @@ impl<S: FileSystem> Adapter<S> {
         };
         let at = self.nodes.borrow().get(node)?;
         let acl = AclKind::of(&name).is_some();
-        self.nodes.borrow_mut().alters(node);
+        {
+            let mut nodes = self.nodes.borrow_mut();
+            nodes.alters(node);
+            nodes.gives_xattr(node);
+        }
         let set = self.fs.setxattr(cred, &at, name, value, mode).await;
         self.nodes.borrow_mut().alters(node);
         set?;
-        self.nodes.borrow_mut().may_have_capability(node);
         if acl {
             self.nodes.borrow_mut().may_have_acl(node);
         }

@@ -7,7 +7,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::harness::{Way, as_user, mount, mount_new, new_model, on_each};
+use crate::harness::{Way, as_user, mount, mount_new, mount_server, new_model, on_each, until};
 
 #[test]
 fn an_xattr_is_kept_listed_and_removed() {
@@ -146,4 +146,62 @@ fn a_capability_that_another_client_gave_is_lost_with_a_write() {
     assert_eq!(getxattr(&path, name, &mut [0; 64]), Ok(20));
     fs::write(&path, b"changed").unwrap();
     assert_eq!(getxattr(&path, name, &mut [0; 64]), Err(Errno::NODATA));
+}
+
+#[test]
+fn a_file_without_attributes_is_not_asked_for_them() {
+    for mounted in [mount(&new_model(), &Way::cached()), mount_server(&Way::cached())] {
+        let path = mounted.path("file");
+        let mut file = fs::File::create(&path).unwrap();
+        std::io::Write::write_all(&mut file, b"contents").unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        std::os::unix::fs::fchown(&file, Some(7), Some(8)).unwrap();
+        drop(file);
+        assert_eq!(rustix::fs::listxattr_query(&path), Ok(0));
+        assert_eq!(getxattr(&path, "user.one", &mut [0; 64]), Err(Errno::NODATA));
+        assert_eq!(mounted.seen.count("xattrs"), 0);
+        setxattr(&path, "user.one", b"1", XattrFlags::empty()).unwrap();
+        assert_eq!(getxattr(&path, "user.one", &mut [0; 64]), Ok(1));
+        assert_eq!(rustix::fs::listxattr_query(&path), Ok("user.one".len() + 1));
+        removexattr(&path, "user.one").unwrap();
+        assert_eq!(getxattr(&path, "user.one", &mut [0; 64]), Err(Errno::NODATA));
+        assert_eq!(rustix::fs::listxattr_query(&path), Ok(0));
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn an_attribute_that_another_client_sets_is_seen_with_the_next_attributes_of_the_file() {
+    let mounted = mount(&new_model(), &Way::cached());
+    let path = mounted.path("file");
+    let file = fs::File::create(&path).unwrap();
+    let other = mount(&mounted.model, &Way::uncached());
+    let get = |path: &std::path::Path, name| getxattr(path, name, &mut [0; 64]);
+    assert_eq!(get(&path, "user.one"), Err(Errno::NODATA));
+    setxattr(other.path("file"), "user.one", b"1", XattrFlags::empty()).unwrap();
+    assert_eq!(get(&other.path("file"), "user.one"), Ok(1), "with timeouts of zero at once");
+    // A change of our own tells what has come between.
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(get(&path, "user.one"), Ok(1));
+    // An open sees it, and a lock.
+    for (name, lock) in [("opened", false), ("locked", true)] {
+        let path = mounted.path(name);
+        let file = fs::File::create(&path).unwrap();
+        assert_eq!(get(&path, "user.one"), Err(Errno::NODATA));
+        setxattr(other.path(name), "user.one", b"1", XattrFlags::empty()).unwrap();
+        if lock {
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        } else {
+            fs::File::open(&path).unwrap();
+        }
+        assert_eq!(get(&path, "user.one"), Ok(1), "{name}");
+    }
+
+    let third = mount(&mounted.model, &Way::default());
+    assert_eq!(get(&third.path("file"), "user.one"), Ok(1));
+    removexattr(third.path("file"), "user.one").unwrap();
+    fs::write(third.path("second"), b"").unwrap();
+    assert_eq!(rustix::fs::listxattr_query(third.path("second")), Ok(0));
+    setxattr(other.path("second"), "user.two", b"22", XattrFlags::empty()).unwrap();
+    until("the second is over", || get(&third.path("second"), "user.two") == Ok(2));
 }
