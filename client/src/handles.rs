@@ -106,7 +106,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends written data before it changes attributes, because a write changes them too.
+    /// Sends written data before it changes attributes, because a write changes them too, or with
+    /// them.
     pub(crate) async fn set_attributes(
         &self,
         cred: &Cred,
@@ -117,9 +118,11 @@ impl Client {
         if let Some(state) = &file
             && !set.access_only
         {
-            self.flush_state(state).await;
             if set.size.is_some() {
+                self.flush_state(state).await;
                 state.lock().forget_contents();
+            } else if let Some(attr) = self.flush_with(cred, state, set).await? {
+                return Ok(attr);
             }
         }
         if set.size.is_some() {

@@ -49,6 +49,56 @@ async fn what_was_written_is_read_at_once_and_by_others_after_a_close() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_of_attributes_goes_with_what_was_written_before_it() {
+    World::run(async |world| {
+        let (client, other) = (world.client().await, world.client().await);
+        let sent = || client.requests_by_server().iter().sum::<u64>();
+        for (path, len, requests) in [("/small", 7, 1), ("/large", 9000, 2)] {
+            let (file, data) = (open(&client, path).await, pattern(3, len));
+            let made = file.metadata().await.unwrap();
+            file.write_at(0, &data).await.unwrap();
+            let before = sent();
+            let time = Time { sec: 7, nsec: 8 };
+            let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
+            let attr = client.setattr(&Cred::ROOT, &file.node(), set).await.unwrap();
+            assert_eq!(sent() - before, requests, "and the block of the large one");
+            assert_eq!((attr.size, attr.mtime), (len as u64, time));
+            assert!(attr.ctime > made.ctime, "clients see by it that contents have changed");
+            assert_eq!(other.stat(path).await.unwrap(), attr);
+            assert_eq!(other.read(path).await.unwrap(), data);
+            let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            client.setattr(&Cred::ROOT, &file.node(), set).await.unwrap();
+            assert_eq!(sent() - before, requests + 1, "nothing is left to send");
+            file.close().await.unwrap();
+            assert_eq!(other.stat(path).await.unwrap().mtime, time);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_is_stored_where_the_change_of_attributes_after_it_is_refused() {
+    World::run(async |world| {
+        let root = world.client().await;
+        root.write("/f", b"old").await.unwrap();
+        root.chmod("/f", 0o666).await.unwrap();
+        let user = Cred { uid: 7, gid: 7, groups: Vec::new() };
+        let config = Config { cred: user.clone(), ..world.config() };
+        let client = Client::connect(config).await.unwrap();
+        let file = client.open_with("/f", OpenOptions::both()).await.unwrap();
+        file.write_at(0, b"new").await.unwrap();
+        let time = SetTime::At(Time { sec: 7, nsec: 8 });
+        let set = SetAttr { mtime: Some(time), ..SetAttr::default() };
+        let refused = client.setattr(&user, &file.node(), set).await;
+        assert_eq!(refused, Err(FsError::NotPermitted.into()));
+        file.close().await.unwrap();
+        assert_eq!(root.read("/f").await.unwrap(), &b"new"[..]);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn small_files_make_no_block_and_large_ones_few() {
     World::run(async |world| {
         let client = world.client().await;

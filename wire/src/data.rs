@@ -4,7 +4,7 @@
 //! first: where slices overlap, the newer one counts; where none is, the bytes are zero. A slice's
 //! bytes are a part of an immutable block, or stand in the record itself when they are few.
 
-use base::{Attr, BlockId, Time, codec};
+use base::{Attr, BlockId, SetAttr, Time, codec};
 use bytes::Bytes;
 
 use crate::node::FileRef;
@@ -80,6 +80,9 @@ codec! {
         pub at: Option<Time>,
         /// Whether to clear set-id bits, because the writer may not keep them.
         pub clear_set_id: bool,
+        /// Attributes to change after the write, in the same transaction, as [`crate::Setattr`]
+        /// does. Neither a size nor an access alone.
+        pub set: Option<SetAttr>,
     }
 }
 

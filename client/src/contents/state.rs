@@ -7,11 +7,17 @@
 //! Invariant: `map` is a state of the file at the server, plus all flushes that ended since.
 //! Answers that were asked for before the last such change (`changes`) are not taken in.
 
-use std::{mem, sync::Arc};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use base::{Attr, Cred, EntryName, Ino, Time, attr::without_set_id, limits::CHUNK_BYTES};
+use base::{Attr, Cred, EntryName, Ino, SetAttr, Time, attr::without_set_id, limits::CHUNK_BYTES};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use wire::{BlockMapped, ChunkSlices, DirRef, FileRef, OpenState, Slice, SliceSource};
 
 use super::{
@@ -39,8 +45,32 @@ pub(crate) struct FlushSet {
     pub(crate) clear_set_id: bool,
     /// When the last of it was written.
     pub(crate) at: Time,
+    /// The user that has written.
+    pub(crate) writer: Arc<Cred>,
+    /// A change of attributes that goes with the last request.
+    pub(crate) set: Option<SetAttr>,
+    /// Whether the change was sent, and not refused: it may have been made.
+    pub(crate) set_sent: AtomicBool,
     /// Count of writes up to which everything is sent with this flush.
     upto: Option<u64>,
+}
+
+/// Result of a flush that has succeeded.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Attributes of the file, from the last answer.
+    pub(crate) attr: Attr,
+    /// What the server has now, by chunk.
+    pub(crate) written: Vec<ChunkSlices>,
+    /// Whether the change of attributes was made, if one was to go with it.
+    pub(crate) set: bool,
+}
+
+/// A change of attributes that is to go with what was written before it.
+struct Rider {
+    set: SetAttr,
+    cred: Cred,
+    done: oneshot::Sender<Result<Attr>>,
 }
 
 /// Proof that a user has opened a file, from the answer to an open of this number.
@@ -85,6 +115,9 @@ pub(crate) struct Inner {
     pub(crate) writer: Arc<Cred>,
     clear_set_id: bool,
     last_write: Time,
+    /// A change of attributes for the next flush, and who waits for that of the present one.
+    rider: Option<Rider>,
+    riding: Option<oneshot::Sender<Result<Attr>>>,
     /// Counts of writes: all, those that are sent, those that a caller wants sent.
     written: u64,
     sent: u64,
@@ -127,6 +160,8 @@ impl FileState {
             writer: cred,
             clear_set_id: false,
             last_write: Time::default(),
+            rider: None,
+            riding: None,
             written: 0,
             sent: 0,
             wanted: 0,
@@ -383,6 +418,27 @@ impl Inner {
         Some(self.written)
     }
 
+    /// Lets a change of attributes by `cred` go with the next flush, if the same user has written
+    /// that, and no other change waits for it. Returns where the new attributes are told, or the
+    /// error after which the change may have been made; no word comes if it surely was not.
+    pub(crate) fn ride(
+        &mut self,
+        cred: &Cred,
+        set: SetAttr,
+    ) -> Option<oneshot::Receiver<Result<Attr>>> {
+        if *cred != *self.writer || self.rider.is_some() || self.dirty.is_empty() {
+            return None;
+        }
+        let (done, told) = oneshot::channel();
+        self.rider = Some(Rider { set, cred: cred.clone(), done });
+        Some(told)
+    }
+
+    /// No flush follows: a change that waits for one has to go alone.
+    pub(crate) fn leave_rider(&mut self) {
+        self.rider = None;
+    }
+
     /// Whether everything up to `count` was sent, or has failed.
     pub(crate) fn has_sent(&self, count: u64) -> bool {
         self.sent >= count
@@ -402,7 +458,15 @@ impl Inner {
                 pieces.last().map_or(0, |piece| u64::from(piece.start) + piece.data.len() as u64);
             u64::from(*chunk) * u64::from(CHUNK_BYTES) + last
         });
+        let rider = if all { self.rider.take() } else { None };
+        // Another user may have written since.
+        let rider = rider.filter(|rider| rider.cred == *self.writer);
+        let (set, riding) = rider.map(|rider| (rider.set, rider.done)).unzip();
+        self.riding = riding;
         let set = Arc::new(FlushSet {
+            writer: Arc::clone(&self.writer),
+            set,
+            set_sent: AtomicBool::new(false),
             chunks,
             end: if all { end } else { last_end },
             bytes: bytes_before - self.dirty.bytes(),
@@ -415,13 +479,9 @@ impl Inner {
     }
 
     /// A flush has ended: its slices are at the server, or will never be.
-    pub(crate) fn end_flush(
-        &mut self,
-        set: &FlushSet,
-        result: Result<(Attr, Vec<ChunkSlices>)>,
-        stamp: u64,
-    ) {
+    pub(crate) fn end_flush(&mut self, set: &FlushSet, result: Result<Sent>, stamp: u64) {
         self.flushing = None;
+        let riding = self.riding.take();
         self.sent = match set.upto {
             Some(upto) => self.sent.max(upto),
             None => self.sent,
@@ -432,7 +492,11 @@ impl Inner {
         self.changes += 1;
         self.changed_at = stamp;
         match result {
-            Ok((attr, written)) => {
+            Ok(Sent { attr, written, set: sets }) => {
+                if let Some(riding) = riding.filter(|_| sets) {
+                    // The caller may have gone.
+                    let _ = riding.send(Ok(attr));
+                }
                 // Another client has made the file longer: it has contents that this client does
                 // not know.
                 if attr.size > self.attr.size.max(set.end) {
@@ -443,6 +507,12 @@ impl Inner {
                 self.attr = attr;
             }
             Err(error) => {
+                if let Some(riding) = riding
+                    && set.set_sent.load(Ordering::Relaxed)
+                {
+                    // The caller may have gone.
+                    let _ = riding.send(Err(error.clone()));
+                }
                 // A part of it may have been written.
                 self.map = SliceMap::unknown();
                 self.doubtful = true;

@@ -18,7 +18,7 @@ use std::{
 };
 
 use base::{
-    Access, Attr, BlockId, Cred, FsError,
+    Access, Attr, BlockId, Cred, FsError, SetAttr,
     limits::{FILE_BYTES_MAX, SLICES_A_WRITE_MAX},
 };
 use bytes::{Bytes, BytesMut};
@@ -29,7 +29,7 @@ use wire::{ChunkSlices, Reply, Request, Slice, SliceSource, Write, data::BlockPa
 use super::{
     OpenFile,
     dirty::Piece,
-    state::{FileState, FlushSet},
+    state::{FileState, FlushSet, Sent},
 };
 use crate::{Client, Error, Result, client::unexpected};
 
@@ -167,6 +167,37 @@ impl Client {
         }
     }
 
+    /// Sends everything that was written to the file, as [`Client::flush_state`] does, and a change
+    /// of attributes with the last of it. Returns the new attributes; `None` where the change did
+    /// not go along and was surely not made.
+    ///
+    /// The two are one transaction. Where it is refused, what was written is sent without the
+    /// change: an error of either is told where it is told of one that goes alone.
+    ///
+    /// # Errors
+    /// When the change may have been made, as the session was lost meanwhile. It is not made again:
+    /// others may have changed the file since.
+    pub(crate) async fn flush_with(
+        &self,
+        cred: &Cred,
+        state: &Arc<FileState>,
+        set: SetAttr,
+    ) -> Result<Option<Attr>> {
+        let (count, told) = {
+            let mut inner = state.lock();
+            let Some(count) = inner.want_all() else { return Ok(None) };
+            (count, inner.ride(cred, set))
+        };
+        self.flush_in_background(state);
+        wait_sent(state, count).await;
+        let Some(told) = told else { return Ok(None) };
+        let Ok(changed) = told.await else { return Ok(None) };
+        let attr = changed?;
+        let inner = state.lock();
+        let newer = inner.attr.ctime >= attr.ctime;
+        Ok(Some(inner.visible(if newer { inner.attr } else { attr })))
+    }
+
     /// Flushes as [`Client::flush_state`] does, and reports failures that this handle has not
     /// reported yet.
     pub(crate) async fn flush_file(&self, open: &OpenFile) -> Result<()> {
@@ -217,6 +248,7 @@ impl Client {
         let mut inner = state.lock();
         let set = inner.take_flush();
         if set.is_none() {
+            inner.leave_rider();
             inner.running = false;
             let closed = inner.opens == 0;
             drop(inner);
@@ -262,11 +294,7 @@ impl Client {
     /// Sends one flush. A server names only what it has stored itself, since it was started: of
     /// what was stored before it says that it exists. Then all is stored once more, under other
     /// numbers; and again only if it was restarted once more.
-    async fn send_for_good(
-        &self,
-        state: &FileState,
-        set: &FlushSet,
-    ) -> Result<(Attr, Vec<ChunkSlices>)> {
+    async fn send_for_good(&self, state: &FileState, set: &FlushSet) -> Result<Sent> {
         let channel = self.core.channels.at(self.core.channels.server_of(state.ino));
         let mut refused_by = None;
         loop {
@@ -282,14 +310,11 @@ impl Client {
     }
 
     /// Sends one flush: blocks first, then the requests that name them.
-    async fn send(&self, state: &FileState, set: &FlushSet) -> Result<(Attr, Vec<ChunkSlices>)> {
-        let (cred, lost) = {
-            let inner = state.lock();
-            (Arc::clone(&inner.writer), inner.lost)
-        };
-        if lost {
+    async fn send(&self, state: &FileState, set: &FlushSet) -> Result<Sent> {
+        if state.lock().lost {
             return Err(Error::SessionLost);
         }
+        let cred = Arc::clone(&set.writer);
         let plan = self.plan(set);
         let blocks: Vec<BlockId> = plan.puts.iter().map(|(block, _)| *block).collect();
         let sent = self.send_plan(state, set, plan, &cred).await;
@@ -305,29 +330,47 @@ impl Client {
         set: &FlushSet,
         plan: Plan,
         cred: &Arc<Cred>,
-    ) -> Result<(Attr, Vec<ChunkSlices>)> {
+    ) -> Result<Sent> {
         let began = self.core.files.stamp();
         let puts = plan.puts.into_iter();
         let puts = puts.map(|(block, data)| self.put_block(cred, state.ino, block, data));
         stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).try_collect::<()>().await?;
 
         let mut attr = None;
+        let mut sets = false;
         let mut requests = plan.requests.iter().peekable();
         while let Some((chunks, end)) = requests.next() {
-            let end = if requests.peek().is_some() { *end } else { set.end };
+            let last = requests.peek().is_none();
+            let end = if last { set.end } else { *end };
             let file = state.lock().file.clone();
-            let home = file.dir.home;
             let (chunks, at, clear_set_id) = (chunks.clone(), Some(set.at), set.clear_set_id);
-            let write = Write { file, chunks, end, at, clear_set_id };
+            let write = Write { file, chunks, end, at, clear_set_id, set: None };
             self.core.may_write(cred.uid, state.ino, began)?;
-            match self.core.ask(cred, home, Request::Write(write)).await?.reply {
-                Reply::Written(written) => attr = Some(written.attr),
-                _ => return Err(unexpected()),
+            if set.set.is_some() && last {
+                set.set_sent.store(true, Ordering::Relaxed);
+                match self.send_write(cred, Write { set: set.set, ..write.clone() }).await {
+                    // The change may be what was refused.
+                    Err(Error::Fs(_)) => set.set_sent.store(false, Ordering::Relaxed),
+                    written => {
+                        (attr, sets) = (Some(written?), true);
+                        continue;
+                    }
+                }
             }
+            self.core.may_write(cred.uid, state.ino, began)?;
+            attr = Some(self.send_write(cred, write).await?);
         }
         let written = plan.requests.into_iter().flat_map(|(chunks, _)| chunks).collect();
         let attr = attr.expect("a flush has at least one chunk, so it made a request");
-        Ok((attr, written))
+        Ok(Sent { attr, written, set: sets })
+    }
+
+    async fn send_write(&self, cred: &Cred, write: Write) -> Result<Attr> {
+        let home = write.file.dir.home;
+        match self.core.ask(cred, home, Request::Write(write)).await?.reply {
+            Reply::Written(written) => Ok(written.attr),
+            _ => Err(unexpected()),
+        }
     }
 
     /// Decides what becomes a block and what travels in which request.

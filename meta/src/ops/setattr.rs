@@ -143,16 +143,27 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
     if set.mode.is_some() && old.kind == FileKind::Symlink {
         return Err(FsError::NotSupported.into());
     }
+    change_file(txn, &mut file, set)?;
+    txn.put_inode(&file);
+    Ok(file.inode.attr())
+}
+
+/// Changes attributes of a file. The caller stores the inode.
+pub(super) fn change_file(txn: &mut Txn<'_>, file: &mut Located, set: &SetAttr) -> Result<()> {
+    if is_nothing(set) {
+        return Ok(());
+    }
+    let old = file.inode.attr();
     permit(txn, &old, set, |cred| file.inode.permits(cred, Access::WRITE))?;
     if let Some(size) = set.size {
         if !txn.opened_for(old.ino, Access::WRITE) {
             txn.inode_permits(&file.inode, Access::WRITE)?;
         }
-        write::truncate(txn, &mut file, size)?;
+        write::truncate(txn, file, size)?;
         file.inode.times.mtime = txn.now;
     }
     if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
-        txn.drop_capability(&mut file)?;
+        txn.drop_capability(file)?;
     }
     let inode = &mut file.inode;
     inode.mode = new_mode(txn, &old, set);
@@ -162,8 +173,7 @@ fn other(txn: &mut Txn<'_>, mut file: Located, set: &SetAttr) -> Result<Attr> {
     inode.uid = set.uid.unwrap_or(inode.uid);
     inode.gid = set.gid.unwrap_or(inode.gid);
     set_times(&mut inode.times, set, txn.now);
-    txn.put_inode(&file);
-    Ok(file.inode.attr())
+    Ok(())
 }
 
 /// Whether the caller may make this change, where the server checks permissions.

@@ -3,6 +3,8 @@
 //! Small contents stay in the entry while everything written is embedded and the file is short
 //! enough. Then they move to the first chunk's record, and slices are painted over them.
 //!
+//! A change of attributes that follows a write comes with it: one transaction, in that order.
+//!
 //! Cost: one locked read and one for each chunk, and one batch.
 //! POSIX: pwrite(2). EFBIG, EDQUOT. EEXIST, which no program sees: a block that it names is not one
 //! that its session has just stored; the client stores the contents anew, under other numbers.
@@ -17,6 +19,7 @@ use base::{
 use bytes::{Bytes, BytesMut};
 use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
 
+use super::setattr;
 use crate::{
     compact::queue::is_due,
     error::{Fault, Result},
@@ -60,6 +63,12 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         inode.clear_set_id();
     }
     txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)?;
+    if let Some(set) = &req.set {
+        let written = file.inode.times.ctime;
+        setattr::change_file(txn, &mut file, set)?;
+        // Race: an earlier change may have the same time as this group.
+        file.inode.times.ctime = file.inode.times.ctime.max(written);
+    }
     txn.put_inode(&file);
     Ok(Written { attr: file.inode.attr() })
 }
@@ -89,6 +98,10 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
         return Err(FsError::FileTooBig.into());
     }
     if req.chunks.len() > CHUNKS_A_WRITE_MAX {
+        return Err(FsError::Invalid.into());
+    }
+    // A truncation and an access have rules of their own.
+    if req.set.is_some_and(|set| set.size.is_some() || set.access_only) {
         return Err(FsError::Invalid.into());
     }
     let mut named = HashMap::default();

@@ -130,13 +130,17 @@ fn contents() -> Vec<Request> {
         end: 5_000_000_000,
         at: None,
         clear_set_id: false,
+        set: None,
     };
     let write_at = Write { at: Some(time(9)), clear_set_id: true, ..write.clone() };
+    let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    let write_set = Write { set: Some(set), ..write.clone() };
     vec![
         Request::Open(Open { file: file(), number: 7, access: 6 }),
         Request::Release(Release { files: vec![(file().ino, 7), (dir().ino, 300)] }),
         Request::Write(write),
         Request::Write(write_at),
+        Request::Write(write_set),
         Request::BlockMap(BlockMap { file: file(), first: 3, count: 64 }),
         Request::BlockPut(BlockPut { block: part().block, data: Bytes::from_static(b"block") }),
         Request::BlockGet(BlockGet { part: part(), len: 1000 }),

@@ -59,6 +59,7 @@ fn the_time_of_a_write_is_when_it_was_made() {
             end: 0,
             at: Some(at),
             clear_set_id: false,
+            set: None,
         };
         client.get(Request::Write(write(made))).await.unwrap();
         let attr = client.stat(&file).await.unwrap();
@@ -280,7 +281,8 @@ fn writers_wait_when_a_chunk_has_too_many_slices() {
             client.write_chunks(&file, slices(round), 1 << 20).await.unwrap();
         }
         let chunks = slices(5);
-        let write = wire::Write { file, chunks, end: 1 << 20, at: None, clear_set_id: false };
+        let write =
+            wire::Write { file, chunks, end: 1 << 20, at: None, clear_set_id: false, set: None };
         let answer = client.ask(Request::Write(write)).await;
         assert_eq!(answer, wire::Answer::Retry(wire::Retry::Busy));
     });

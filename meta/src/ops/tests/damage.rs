@@ -198,7 +198,14 @@ fn a_chunk_that_is_full_and_cannot_be_read() {
             let chunks =
                 vec![wire::ChunkSlices { chunk: 0, slices: (0..1024).map(slice).collect() }];
             let (file, end) = (bad.clone(), 1 << 20);
-            Request::Write(wire::Write { file, chunks, end, at: None, clear_set_id: false })
+            Request::Write(wire::Write {
+                file,
+                chunks,
+                end,
+                at: None,
+                clear_set_id: false,
+                set: None,
+            })
         };
         let mut last = wire::Answer::Halted;
         for round in 0..7 {

@@ -45,7 +45,14 @@ fn naming(blocks: &[BlockId]) -> Vec<ChunkSlices> {
 
 fn write(file: &FileRef, blocks: &[BlockId]) -> Request {
     let (chunks, end) = (naming(blocks), 100 * blocks.len() as u64);
-    Request::Write(Write { file: file.clone(), chunks, end, at: None, clear_set_id: false })
+    Request::Write(Write {
+        file: file.clone(),
+        chunks,
+        end,
+        at: None,
+        clear_set_id: false,
+        set: None,
+    })
 }
 
 #[test]
