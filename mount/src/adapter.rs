@@ -22,7 +22,8 @@ use std::{
 use base::{Attr, HashMap, HashSet, acl::with_umask};
 use client::{FileSystem, Handle};
 use fuse::{
-    Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatxExtra, Unique,
+    Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatFs, StatxExtra,
+    Unique,
 };
 use tokio::{sync::Notify, time::Instant};
 use wire::DirRef;
@@ -46,6 +47,15 @@ pub(crate) struct Manners {
     pub(crate) synchronous: Synchronous,
 }
 
+/// Space and inodes as they were when they were asked for.
+#[derive(Clone, Copy)]
+struct Space {
+    told: StatFs,
+    asked: Instant,
+    /// Counts of what was changed and sent through this mount until then.
+    own: (u64, u64),
+}
+
 /// One mount.
 pub(crate) struct Adapter<S> {
     fs: S,
@@ -63,6 +73,10 @@ pub(crate) struct Adapter<S> {
     counts: Counts,
     /// Facts of the root that the server told last, for its quota.
     root_info: RefCell<Vec<(String, String)>>,
+    /// Counts when written data may have been sent.
+    sends: Cell<u64>,
+    /// The last answer to STATFS.
+    space: Cell<Option<Space>>,
     notifier: Notifier,
 }
 
@@ -84,6 +98,8 @@ impl<S: FileSystem> Adapter<S> {
             changes: Cell::new(0),
             counts: Counts::new(),
             root_info: RefCell::default(),
+            sends: Cell::new(0),
+            space: Cell::new(None),
             notifier,
         }
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use base::{Attr, Cred, FsError};
 use client::FileSystem;
 use fuse::{Errno, NodeId};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::Adapter;
+use super::{Adapter, Space};
 use crate::{
     answer::{Answer, Outcome},
     convert::{self, Failed},
@@ -72,13 +72,24 @@ impl<S: FileSystem> Adapter<S> {
     /// STATFS. Where a directory with a quota is mounted, its quota is the size of the file system.
     /// While a server that knows the quota is silent or refuses, the last known quota is used: a
     /// caller such as the `df` of an agent, which may do nothing else here, gets an answer.
+    ///
+    /// Programs ask again and again (`find` does in each directory): an answer holds for as long as
+    /// attributes do, and a second at most, until something is changed or sent through this mount.
     pub(super) async fn statfs(&self) -> Outcome {
+        let (asked, own) = (Instant::now(), (self.changes.get(), self.sends.get()));
+        let known = self.space.get().filter(|known| known.own == own);
+        let age_max = self.manners.attr.min(Duration::from_secs(1));
+        if let Some(known) = known.filter(|known| known.asked.elapsed() < age_max) {
+            return Ok(Answer::StatFs(known.told));
+        }
         let mut statfs = self.fs.statfs().await?;
         let root = self.nodes.borrow().get(NodeId::ROOT)?;
         if let Ok(Ok(lines)) = timeout(INFO_TAKES_MAX, self.fs.info(&root)).await {
             self.root_info.replace(lines);
         }
         convert::limit_statfs(&mut statfs, &self.root_info.borrow());
-        Ok(Answer::StatFs(convert::statfs(&statfs)))
+        let told = convert::statfs(&statfs);
+        self.space.set(Some(Space { told, asked, own }));
+        Ok(Answer::StatFs(told))
     }
 }

@@ -161,13 +161,21 @@ impl<S: FileSystem> Adapter<S> {
     pub(super) async fn flush(&self, fh: fuse::Handle, owner: fuse::LockOwner) -> Outcome {
         let flushed = self.fs.flush(Handle(fh.0)).await;
         let unlocked = self.fs.unlock_closed(Handle(fh.0), owner.0).await;
+        self.sent();
         flushed.and(unlocked)?;
         Ok(Answer::Done)
     }
 
     pub(super) async fn fsync(&self, fh: fuse::Handle) -> Outcome {
-        self.fs.fsync(Handle(fh.0)).await?;
+        let stable = self.fs.fsync(Handle(fh.0)).await;
+        self.sent();
+        stable?;
         Ok(Answer::Done)
+    }
+
+    /// What was written may have been sent just now.
+    fn sent(&self) {
+        self.sends.set(self.sends.get() + 1);
     }
 
     pub(super) async fn release(&self, fh: fuse::Handle) -> Outcome {
@@ -184,7 +192,9 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     pub(super) async fn sync(&self) -> Outcome {
-        self.fs.sync().await?;
+        let stable = self.fs.sync().await;
+        self.sent();
+        stable?;
         Ok(Answer::Done)
     }
 }

@@ -11,7 +11,9 @@ use rustix::fs::{
     utimensat,
 };
 
-use crate::harness::{Way, mount, mount_new, new_model, on_each, on_each_of_the_model};
+use crate::harness::{
+    Mounted, Way, mount, mount_new, new_model, on_each, on_each_of_the_model, until,
+};
 
 /// Seconds that the clock of a test's file system shows: those of a machine are later by now.
 const NOW: std::ops::Range<i64> = 1_700_000_000..1_781_000_000;
@@ -121,6 +123,26 @@ fn statfs_tells_space_inodes_and_the_longest_name() {
         assert_eq!(before.f_ffree - after.f_ffree, 1);
         assert_eq!(after.f_files, 1 << 40);
     });
+}
+
+#[test]
+fn statfs_is_asked_for_again_when_it_is_old_or_something_has_changed() {
+    let free = |mounted: &Mounted| statvfs(mounted.root()).unwrap().f_bfree;
+    let mounted = mount(&new_model(), &Way::cached());
+    let before = free(&mounted);
+    for _ in 0..10 {
+        assert_eq!(free(&mounted), before);
+    }
+    assert_eq!(mounted.seen.count("statfs"), 1);
+    fs::write(mounted.path("file"), vec![1; 1 << 20]).unwrap();
+    assert_eq!(before - free(&mounted), 256, "its own changes are seen at once");
+
+    let (default, uncached) =
+        (mount(&mounted.model, &Way::default()), mount(&mounted.model, &Way::uncached()));
+    assert_eq!((before - free(&default), before - free(&uncached)), (256, 256));
+    fs::write(mounted.path("file"), vec![1; 2 << 20]).unwrap();
+    assert_eq!(before - free(&uncached), 512);
+    until("the second is over", || before - free(&default) == 512);
 }
 
 #[test]
