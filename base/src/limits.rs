@@ -36,6 +36,10 @@ pub const SLICES_A_WRITE_MAX: usize = 1024;
 pub const SLICES_A_CHUNK_MAX: usize = 4096;
 /// Number of embedded bytes of one chunk that a write may carry; more come as a block.
 pub const EMBEDDED_BYTES_A_WRITE_MAX: usize = 256 << 10;
+/// Number of blocks that a write may bring with it.
+pub const WRITE_BLOCKS_MAX: usize = 64;
+/// Bytes of all blocks that a write may bring with it.
+pub const WRITE_BLOCKS_BYTES_MAX: usize = 64 << 10;
 /// Embedded bytes of a chunk at which it takes no more until it was compacted.
 pub const EMBEDDED_BYTES_A_CHUNK_MAX: usize = 1 << 20;
 /// Number of chunks that a write may carry.

@@ -53,7 +53,10 @@ async fn a_change_of_attributes_goes_with_what_was_written_before_it() {
     World::run(async |world| {
         let (client, other) = (world.client().await, world.client().await);
         let sent = || client.requests_by_server().iter().sum::<u64>();
-        for (path, len, requests) in [("/small", 7, 1), ("/large", 9000, 2)] {
+        // A block of up to 64 KiB goes along as well.
+        for (path, len, requests) in
+            [("/small", 7, 1), ("/block", 65_536, 1), ("/large", 65_537, 2)]
+        {
             let (file, data) = (open(&client, path).await, pattern(3, len));
             let made = file.metadata().await.unwrap();
             file.write_at(0, &data).await.unwrap();
@@ -61,7 +64,7 @@ async fn a_change_of_attributes_goes_with_what_was_written_before_it() {
             let time = Time { sec: 7, nsec: 8 };
             let set = SetAttr { mtime: Some(SetTime::At(time)), ..SetAttr::default() };
             let attr = client.setattr(&Cred::ROOT, &file.node(), set).await.unwrap();
-            assert_eq!(sent() - before, requests, "and the block of the large one");
+            assert_eq!(sent() - before, requests, "{path}");
             assert_eq!((attr.size, attr.mtime), (len as u64, time));
             assert!(attr.ctime > made.ctime, "clients see by it that contents have changed");
             assert_eq!(other.stat(path).await.unwrap(), attr);

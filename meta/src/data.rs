@@ -4,6 +4,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use base::{BlockId, FsError, Tagged as _};
+use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream};
 use store::{BlocksError, Compression, SignedFor};
 use wire::{
     Answer, BlockGet, BlockPut, DumpStage, Reply, ReplyHeader, Request, Retry, SignBlocks, SignFor,
@@ -11,6 +12,7 @@ use wire::{
 };
 
 use crate::{
+    brought::Brought,
     bugs::Bug,
     dump,
     error::{Fault, Result, describe},
@@ -19,15 +21,21 @@ use crate::{
     incoming::Incoming,
     observe::{Note, Verdict, Waiting},
     ops::blocks::part_ticket,
+    record::chunk::embedded_bytes,
+    serve::connection::Connection,
     server::{Counters, Shared},
     session::Session,
     txn::Group,
+    wait::{AtCore, Wait, WaitApart},
 };
 
 /// Time for which an address of a block is valid.
 const SIGNED_FOR: Duration = Duration::from_secs(60);
 /// Most addresses in one answer.
 const SIGNED_MAX: u32 = 64;
+
+/// Most blocks of a write that are being stored at a time.
+const PUTS_IN_FLIGHT: usize = 4;
 
 /// Work that waits.
 pub(crate) struct Task {
@@ -154,17 +162,9 @@ pub(crate) fn task(
             let (put, bytes, session) = (put.clone(), put.data.len(), Arc::clone(session));
             moving.begin_block(bytes);
             Box::pin(async move {
-                Counters::add(&shared.counters.block_put);
-                shared.room.wrote(put.data.len(), shared.engine.as_ref());
-                let result = shared.blocks.put(put.block, put.data).await;
-                shared.block_store.note(&shared.counters, &session, ("put", put.block), &result);
+                let stored = store(&shared, &session, put).await;
                 moving.end_block(bytes);
-                let made = matches!(result, Ok(true));
-                let made = made.then(|| u32::try_from(bytes).expect("a block's length"));
-                if session.unnamed.lock().end(put.block, made) {
-                    shared.backlog.discard(vec![put.block]);
-                }
-                answer(result.map(|_| Reply::Nothing).map_err(|error| refuse(&error)));
+                answer(stored.map(|()| Reply::Nothing).map_err(|error| refuse(&error)));
             })
         }
         Request::BlockGet(get) => {
@@ -252,6 +252,90 @@ fn begin_put(shared: &Shared, session: &Session, put: &BlockPut) -> Result<()> {
         return Ok(());
     }
     Err(Fault::Retry(Retry::Busy))
+}
+
+/// Stores a block whose put has begun.
+async fn store(
+    shared: &Shared,
+    session: &Session,
+    put: BlockPut,
+) -> std::result::Result<(), BlocksError> {
+    let BlockPut { block, data } = put;
+    let bytes = data.len();
+    Counters::add(&shared.counters.block_put);
+    shared.room.wrote(bytes, shared.engine.as_ref());
+    let result = shared.blocks.put(block, data).await;
+    shared.block_store.note(&shared.counters, session, ("put", block), &result);
+    let made = matches!(result, Ok(true));
+    let made = made.then(|| u32::try_from(bytes).expect("a block's length"));
+    if session.unnamed.lock().end(block, made) {
+        shared.backlog.discard(vec![block]);
+    }
+    result.map(drop)
+}
+
+/// Checks that the blocks that a write brings are stored; otherwise the write waits for that. The
+/// caller has checked everything else that needs no block.
+pub(crate) fn are_stored(puts: &[BlockPut], brought: Brought) -> Result<()> {
+    match brought {
+        _ if puts.is_empty() => Ok(()),
+        Brought::Unstored => Err(Fault::Wait(Wait::Apart(Box::new(BlocksFirst)))),
+        Brought::Stored => Ok(()),
+        Brought::Failed(error) => Err(error.into()),
+        Brought::TooMany => Err(Fault::Retry(Retry::Busy)),
+    }
+}
+
+/// A write waits until the blocks that it brings are stored.
+#[derive(Debug)]
+struct BlocksFirst;
+
+impl WaitApart for BlocksFirst {
+    fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
+        async move {
+            let Some(incoming) = of else { return };
+            let Request::Write(write) = &incoming.request else { return };
+            let Some(session) = incoming.connection.session() else { return };
+            let (shared, connection) = (at.shared, &incoming.connection);
+            // The request is kept meanwhile, with all bytes that it carries.
+            let blocks: usize = write.blocks.iter().map(|put| put.data.len()).sum();
+            let embedded = write.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices));
+            let bytes = blocks + embedded.sum::<usize>();
+            connection.begin_block(bytes);
+            let puts = write.blocks.iter().map(|put| bring(shared, connection, &session, put));
+            // Each put is seen to its end, also beside one that fails.
+            let ended: Vec<_> = stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).collect().await;
+            connection.end_block(bytes);
+            let failed = ended.into_iter().find(|brought| *brought != Brought::Stored);
+            incoming.brought.set(failed.unwrap_or(Brought::Stored));
+        }
+        .boxed_local()
+    }
+
+    fn changes_records(&self) -> bool {
+        false
+    }
+}
+
+async fn bring(
+    shared: &Shared,
+    connection: &Connection,
+    session: &Session,
+    put: &BlockPut,
+) -> Brought {
+    if connection.is_closed() {
+        return Brought::TooMany;
+    }
+    match may_put(session, put).and_then(|()| begin_put(shared, session, put)) {
+        Ok(()) => {}
+        Err(Fault::Answer(error)) => return Brought::Failed(error),
+        Err(_) => return Brought::TooMany,
+    }
+    match store(shared, session, put.clone()).await.map_err(|error| refuse(&error)) {
+        Ok(()) => Brought::Stored,
+        Err(Answer::Failed(error)) => Brought::Failed(error),
+        Err(_) => Brought::TooMany,
+    }
 }
 
 /// Checks that a session gets only blocks that it was told of.

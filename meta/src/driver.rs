@@ -5,8 +5,8 @@ use std::{rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, ShardId, Time};
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, PeerHello, Reply, ReplyHeader,
-    Request, RequestHeader, Retry, Vote,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, Noted, PeerHello, Reply,
+    ReplyHeader, Request, RequestHeader, Retry, Vote,
 };
 
 use crate::{
@@ -194,7 +194,7 @@ fn in_session(
     let heard = incoming.heard.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
-    let mut txn = txn.waited(incoming.waited_since.get());
+    let mut txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
     let done = shared.room.admits(request).map_err(Fault::from);
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
@@ -241,18 +241,14 @@ pub(crate) fn answer_change(
     done: Reply,
 ) {
     let Incoming { connection, header, .. } = incoming;
-    let mut stored = txn.take_scratch();
-    match txn.answer(done) {
-        Answer::Noted(noted) => {
-            let answer = Answer::Noted(noted);
-            connection.reply(reply, &answer);
-            let Answer::Noted(noted) = answer else { unreachable!("it is what was sent") };
-            Answer::Done(noted.reply).encode(&mut stored);
+    let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
+    let answer = Answer::Done(done);
+    answer.encode(&mut stored);
+    match answer {
+        Answer::Done(done) if !dirs.is_empty() => {
+            connection.reply(reply, &Answer::Noted(Noted { dirs, reply: done }));
         }
-        answer => {
-            answer.encode(&mut stored);
-            connection.reply_encoded(reply, &stored);
-        }
+        _ => connection.reply_encoded(reply, &stored),
     }
     keep_answer(&mut txn, header, session, &stored);
     txn.commit_with_answer(session, header.seq, stored);

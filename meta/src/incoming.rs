@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use wire::{Request, RequestHeader};
 
 use crate::{
+    brought::Brought,
     observe::{Nanos, Parked},
     quota::allowance::Heard,
     serve::connection::{Connection, Waits},
@@ -26,6 +27,8 @@ pub(crate) struct Incoming {
     pub(crate) waits: Option<Waits>,
     /// Since when the request has waited for transactions of others, if it has.
     pub(crate) waited_since: Cell<Option<Instant>>,
+    /// State of the blocks that the request brings.
+    pub(crate) brought: Cell<Brought>,
 }
 
 impl Incoming {

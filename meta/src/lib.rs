@@ -11,6 +11,7 @@
 mod assembly;
 mod background;
 mod block_store;
+mod brought;
 mod bugs;
 mod changes;
 mod cluster;

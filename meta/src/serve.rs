@@ -124,6 +124,7 @@ impl Core {
                     heard,
                     waits: None,
                     waited_since: Cell::default(),
+                    brought: Cell::default(),
                 }));
             }
             while connection.holds_too_much() && !connection.closed.get() {

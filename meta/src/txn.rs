@@ -30,7 +30,7 @@ use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Ti
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
-use wire::{Answer, Noted, Reply, Retry, TxnId};
+use wire::{Retry, TxnId};
 
 pub(crate) use crate::record::located::{Located, Place};
 pub(crate) use dirs::{Dir, show_inode};
@@ -40,6 +40,7 @@ pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 
 use crate::{
+    brought::Brought,
     bugs::Bug,
     changes::{Facts, Found},
     coordinator::ways::Ways,
@@ -103,6 +104,8 @@ pub(crate) struct Txn<'a> {
     follows: bool,
     /// Since when the request has waited for transactions of others.
     waited_since: Option<Instant>,
+    /// State of the blocks that the request brings.
+    pub(crate) brought: Brought,
     /// A prepared transaction that stands on a record which this one has written.
     conflict: Cell<Option<Doubt>>,
     /// Directories as the operation leaves them, for a mount, see [`wire::Noted`].
@@ -131,6 +134,7 @@ impl<'a> Txn<'a> {
             asked: None,
             follows: false,
             waited_since: None,
+            brought: Brought::default(),
             conflict: Cell::new(None),
             dirs: Vec::new(),
         }
@@ -153,6 +157,12 @@ impl<'a> Txn<'a> {
     /// Notes since when the request has waited for transactions of others.
     pub(crate) fn waited(mut self, since: Option<Instant>) -> Self {
         self.waited_since = since;
+        self
+    }
+
+    /// Notes the state of the blocks that the request brings.
+    pub(crate) fn brings(mut self, brought: Brought) -> Self {
+        self.brought = brought;
         self
     }
 
@@ -717,10 +727,9 @@ impl<'a> Txn<'a> {
         self.caller.session.is_some() && !self.checks()
     }
 
-    /// The answer to the operation, which has succeeded.
-    pub(crate) fn answer(&mut self, reply: Reply) -> Answer {
-        let dirs = std::mem::take(&mut self.dirs);
-        if dirs.is_empty() { Answer::Done(reply) } else { Answer::Noted(Noted { dirs, reply }) }
+    /// Takes the directories that the answer tells a mount besides.
+    pub(crate) fn take_noted(&mut self) -> Vec<Attr> {
+        std::mem::take(&mut self.dirs)
     }
 
     /// Whether a file that the caller writes loses its set-id bits. Where the kernel checks, the

@@ -214,7 +214,7 @@ impl<S: FileSystem> Adapter<S> {
         let begun = dirs.map(|dir| {
             let mut nodes = self.nodes.borrow_mut();
             // An answer that nobody waited for may have left something.
-            drop(self.fs.changed_dir(nodes.ino(dir)));
+            self.fs.changed_dir(nodes.ino(dir));
             nodes.begin_change(dir)
         });
         let done = change.await;

@@ -10,8 +10,8 @@
 //! else.
 //!
 //! The kernel drops the attributes of a directory after each change of a name there, and asks for
-//! them when it walks through the directory next. Where the answer to the change told them, they are
-//! kept here for that question ([`Nodes::take_left`]).
+//! them when it walks through the directory next. Where the answer to the change told them, they
+//! are kept here for that question ([`Nodes::take_left`]).
 //!
 //! Invariant: attributes that are kept so are no older than all that was told of the directory, and
 //! have every change of it that was answered through this mount.
@@ -126,7 +126,8 @@ impl Node {
         self.next_turn();
     }
 
-    /// What is kept of a directory may be outdated, also by a change that is under way.
+    /// Drops attributes that are kept of a directory, and those that a change under way would
+    /// leave.
     fn next_turn(&mut self) {
         self.turn += 1;
         self.left = None;

@@ -63,7 +63,8 @@ codec! {
 }
 
 codec! {
-    /// Writes to a file. The blocks named here are in the store already. Answer: [`Written`].
+    /// Writes to a file. The blocks named here are in the store already, or come along. Answer:
+    /// [`Written`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Write {
         /// The file to write; the session has it open.
@@ -83,6 +84,9 @@ codec! {
         /// Attributes to change after the write, in the same transaction, as [`crate::Setattr`]
         /// does. Neither a size nor an access alone.
         pub set: Option<SetAttr>,
+        /// Blocks that the server stores first, as for [`BlockPut`]: together at most
+        /// [`WRITE_BLOCKS_BYTES_MAX`](base::limits::WRITE_BLOCKS_BYTES_MAX) bytes.
+        pub blocks: Vec<BlockPut>,
     }
 }
 

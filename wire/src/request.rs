@@ -105,8 +105,9 @@ codec! {
 }
 
 codec! {
-    /// A success, and attributes of the moment of its transaction, for a session whose kernel checks
-    /// permissions. They are not stored with the answer: a repeated one is [`Answer::Done`].
+    /// A success, and attributes of the moment of its transaction, for a session whose kernel
+    /// checks permissions. They are not stored with the answer: a repeated one is
+    /// [`Answer::Done`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Noted {
         /// Directories in which the request changed names, as it left them. A directory is absent

@@ -39,6 +39,11 @@ impl BlockIo {
             (None, None) => BlockIo::Server,
         })
     }
+
+    /// Whether all blocks go through the server.
+    pub(crate) fn is_by_server(&self) -> bool {
+        matches!(self, BlockIo::Server)
+    }
 }
 
 /// The result of reading a range of a block; `None`: the block is gone, because the file was
@@ -195,6 +200,15 @@ impl Client {
         let put = Request::BlockPut(BlockPut { block, data });
         self.core.ask(cred, Route::Shard(ino.shard()), put).await?;
         Ok(())
+    }
+
+    /// The blocks of a write that the server stores with it.
+    pub(crate) fn bring(&self, puts: Vec<(BlockId, Bytes)>) -> Vec<BlockPut> {
+        let puts = puts.into_iter().map(|(block, data)| {
+            self.core.files.read_cache.keep(block, &data);
+            BlockPut { block, data }
+        });
+        puts.collect()
     }
 
     /// Tells the server that nothing will name these blocks, since the write has failed, and does

@@ -60,7 +60,7 @@ pub(crate) struct FlushSet {
 pub(crate) struct Sent {
     /// Attributes of the file, from the last answer.
     pub(crate) attr: Attr,
-    /// What the server has now, by chunk.
+    /// Slices that the server has now, by chunk.
     pub(crate) written: Vec<ChunkSlices>,
     /// Whether the change of attributes was made, if one was to go with it.
     pub(crate) set: bool,

@@ -6,8 +6,9 @@
 //! asked for it goes away.
 //!
 //! Small pieces travel in the request, larger ones as blocks, which are in the store before the
-//! request names them. A failed flush is reported once to each handle that was open then, by
-//! `flush` or `fsync`; what it held is gone, as with a disk.
+//! request names them; a few small blocks go with it, and the server stores them first. A failed
+//! flush is reported once to each handle that was open then, by `flush` or `fsync`; what it held is
+//! gone, as with a disk.
 
 use std::{
     sync::{
@@ -19,7 +20,10 @@ use std::{
 
 use base::{
     Access, Attr, BlockId, Cred, FsError, SetAttr,
-    limits::{FILE_BYTES_MAX, SLICES_A_WRITE_MAX},
+    limits::{
+        EMBEDDED_BYTES_A_WRITE_MAX, FILE_BYTES_MAX, SLICES_A_WRITE_MAX, WRITE_BLOCKS_BYTES_MAX,
+        WRITE_BLOCKS_MAX,
+    },
 };
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -332,19 +336,28 @@ impl Client {
         cred: &Arc<Cred>,
     ) -> Result<Sent> {
         let began = self.core.files.stamp();
-        let puts = plan.puts.into_iter();
-        let puts = puts.map(|(block, data)| self.put_block(cred, state.ino, block, data));
-        stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).try_collect::<()>().await?;
+        let brings = self.may_bring(&plan);
+        let Plan { puts, requests: planned, .. } = plan;
+        let blocks = if brings {
+            self.bring(puts)
+        } else {
+            let puts = puts.into_iter();
+            let puts = puts.map(|(block, data)| self.put_block(cred, state.ino, block, data));
+            stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).try_collect::<()>().await?;
+            Vec::new()
+        };
 
         let mut attr = None;
         let mut sets = false;
-        let mut requests = plan.requests.iter().peekable();
+        let mut requests = planned.iter().peekable();
         while let Some((chunks, end)) = requests.next() {
             let last = requests.peek().is_none();
             let end = if last { set.end } else { *end };
             let file = state.lock().file.clone();
             let (chunks, at, clear_set_id) = (chunks.clone(), Some(set.at), set.clear_set_id);
-            let write = Write { file, chunks, end, at, clear_set_id, set: None };
+            // There is one request if it brings blocks.
+            let blocks = blocks.clone();
+            let write = Write { file, chunks, end, at, clear_set_id, set: None, blocks };
             self.core.may_write(cred.uid, state.ino, began)?;
             if set.set.is_some() && last {
                 set.set_sent.store(true, Ordering::Relaxed);
@@ -360,9 +373,18 @@ impl Client {
             self.core.may_write(cred.uid, state.ino, began)?;
             attr = Some(self.send_write(cred, write).await?);
         }
-        let written = plan.requests.into_iter().flat_map(|(chunks, _)| chunks).collect();
+        let written = planned.into_iter().flat_map(|(chunks, _)| chunks).collect();
         let attr = attr.expect("a flush has at least one chunk, so it made a request");
         Ok(Sent { attr, written, set: sets })
+    }
+
+    /// Whether the only request of a flush brings its blocks, in place of a request for each.
+    fn may_bring(&self, plan: &Plan) -> bool {
+        let bytes: usize = plan.puts.iter().map(|(_, data)| data.len()).sum();
+        let few = plan.puts.len() <= WRITE_BLOCKS_MAX
+            && bytes <= WRITE_BLOCKS_BYTES_MAX
+            && plan.bytes <= EMBEDDED_BYTES_A_WRITE_MAX;
+        few && plan.requests.len() == 1 && self.core.files.io.is_by_server()
     }
 
     async fn send_write(&self, cred: &Cred, write: Write) -> Result<Attr> {
@@ -452,11 +474,13 @@ async fn wait_sent(state: &FileState, count: u64) {
     }
 }
 
+/// Chunks of a request, and where the last of them ends in the file.
+type Planned = (Vec<ChunkSlices>, u64);
+
 /// How a flush is sent.
 struct Plan {
     puts: Vec<(BlockId, Bytes)>,
-    /// Each request's chunks, and where the last of them ends in the file.
-    requests: Vec<(Vec<ChunkSlices>, u64)>,
+    requests: Vec<Planned>,
     /// Number of bytes that the last request carries itself.
     bytes: usize,
 }

@@ -3,17 +3,20 @@
 //! Small contents stay in the entry while everything written is embedded and the file is short
 //! enough. Then they move to the first chunk's record, and slices are painted over them.
 //!
-//! A change of attributes that follows a write comes with it: one transaction, in that order.
+//! A change of attributes that follows a write comes with it: one transaction, in that order. Small
+//! blocks come with it as well, and are stored before it is executed: it waits for that as late as
+//! it can, so that a write that goes elsewhere leaves no block here.
 //!
 //! Cost: one locked read and one for each chunk, and one batch.
 //! POSIX: pwrite(2). EFBIG, EDQUOT. EEXIST, which no program sees: a block that it names is not one
 //! that its session has just stored; the client stores the contents anew, under other numbers.
 
 use base::{
-    FileKind, FsError, HashMap, Ino, Time,
+    BlockId, FileKind, FsError, HashMap, HashSet, Ino, Time,
     limits::{
         CHUNK_BYTES, CHUNKS_A_WRITE_MAX, EMBEDDED_BYTES_A_CHUNK_MAX, EMBEDDED_BYTES_A_WRITE_MAX,
-        FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX,
+        FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX, WRITE_BLOCKS_BYTES_MAX,
+        WRITE_BLOCKS_MAX,
     },
 };
 use bytes::{Bytes, BytesMut};
@@ -22,6 +25,7 @@ use wire::{ChunkSlices, Retry, Slice, SliceSource, Write, Written};
 use super::setattr;
 use crate::{
     compact::queue::is_due,
+    data,
     error::{Fault, Result},
     lock,
     reclaim::notes::CHUNKS_A_STEP,
@@ -44,6 +48,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;
+    data::are_stored(&req.blocks, txn.brought)?;
     may_be_named(txn, &req.chunks)?;
 
     let was = file.inode.attr().allocated;
@@ -100,6 +105,9 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
     if req.chunks.len() > CHUNKS_A_WRITE_MAX {
         return Err(FsError::Invalid.into());
     }
+    if !req.blocks.is_empty() {
+        check_brought(req)?;
+    }
     // A truncation and an access have rules of their own.
     if req.set.is_some_and(|set| set.size.is_some() || set.access_only) {
         return Err(FsError::Invalid.into());
@@ -124,6 +132,28 @@ fn check(req: &Write, session: base::SessionId) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks that a write brings few blocks and little else, as it is kept until they are stored, and
+/// names each of them.
+fn check_brought(req: &Write) -> Result<()> {
+    let slices = || req.chunks.iter().flat_map(|chunk| &chunk.slices);
+    let parts = slices().filter_map(|slice| match &slice.source {
+        SliceSource::Block(part) => Some((part.block, part.block_bytes as usize)),
+        SliceSource::Embedded(_) | SliceSource::Zeros => None,
+    });
+    let named: HashMap<BlockId, usize> = parts.collect();
+    let bytes: usize = req.blocks.iter().map(|put| put.data.len()).sum();
+    let embedded: usize = req.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices)).sum();
+    let few = req.blocks.len() <= WRITE_BLOCKS_MAX
+        && bytes <= WRITE_BLOCKS_BYTES_MAX
+        && embedded <= EMBEDDED_BYTES_A_WRITE_MAX;
+    let mut seen = HashSet::default();
+    let all_named = req.blocks.iter().all(|put| {
+        let len = put.data.len();
+        len > 0 && seen.insert(put.block) && named.get(&put.block) == Some(&len)
+    });
+    if few && all_named { Ok(()) } else { Err(FsError::Invalid.into()) }
 }
 
 /// Most bytes of a file's contents that rest in its entry.

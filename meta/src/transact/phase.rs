@@ -152,7 +152,8 @@ impl Phase {
         let heard = incoming.heard.get();
         let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
         let txn = self.begin(caller, remote, shared, group, now);
-        let mut txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
+        let txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
+        let mut txn = txn.brings(incoming.brought.get());
         let done = ops::run(&mut txn, request);
         self.end(txn, done, Some(asked))
     }

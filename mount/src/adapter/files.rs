@@ -173,7 +173,7 @@ impl<S: FileSystem> Adapter<S> {
         Ok(Answer::Done)
     }
 
-    /// What was written may have been sent just now.
+    /// Notes that written data may have been sent just now.
     fn sent(&self) {
         self.sends.set(self.sends.get() + 1);
     }

@@ -59,7 +59,7 @@ fn a_file_of_an_archive_costs_five_requests_and_its_removal_one() {
     let large = for_each_file(&mounted, || {
         (0..FILES).for_each(|number| extract(&file(number), &[b'x'; 9000]));
     });
-    assert_eq!(large, 6 + PROBED, "and one for the block");
+    assert_eq!(large, 5 + PROBED, "the block comes with the write");
     mounted.unmount();
 }
 

@@ -131,10 +131,12 @@ fn contents() -> Vec<Request> {
         at: None,
         clear_set_id: false,
         set: None,
+        blocks: Vec::new(),
     };
     let write_at = Write { at: Some(time(9)), clear_set_id: true, ..write.clone() };
     let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
-    let write_set = Write { set: Some(set), ..write.clone() };
+    let block = BlockPut { block: part().block, data: Bytes::from_static(b"block") };
+    let write_set = Write { set: Some(set), blocks: vec![block], ..write.clone() };
     vec![
         Request::Open(Open { file: file(), number: 7, access: 6 }),
         Request::Release(Release { files: vec![(file().ino, 7), (dir().ino, 300)] }),

@@ -478,7 +478,15 @@ fn a_write_keeps_within_its_file_and_its_chunk() {
         let embedded = SliceSource::Embedded(bytes::Bytes::from_static(b"four"));
         let short = Slice { start: 0, len: 5, source: embedded };
         let chunks = vec![ChunkSlices { chunk: 0, slices: vec![short] }];
-        let write = Write { file, chunks, end: 5, at: None, clear_set_id: true, set: None };
+        let write = Write {
+            file,
+            chunks,
+            end: 5,
+            at: None,
+            clear_set_id: true,
+            set: None,
+            blocks: Vec::new(),
+        };
         assert_eq!(client.get(Request::Write(write)).await, Err(FsError::Invalid));
     });
 }

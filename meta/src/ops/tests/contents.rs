@@ -1,7 +1,7 @@
 //! File contents: inline, in blocks, cut, grown, compacted; always what a vector of bytes would
 //! hold.
 
-use base::{BlockId, Decode as _, FsError, limits::CHUNK_BYTES};
+use base::{BlockId, Decode as _, FsError, SetAttr, limits::CHUNK_BYTES};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use proptest::{collection::vec, prelude::*};
@@ -9,7 +9,7 @@ use store::Engine as _;
 use wire::{ChunkSlices, FileRef, Request, Slice, SliceSource, data::BlockPart};
 
 use super::{
-    client::Client,
+    client::{Client, user},
     world::{Setup, World, in_world, in_world_of},
 };
 
@@ -17,6 +17,47 @@ const CHUNK: u64 = CHUNK_BYTES as u64;
 
 async fn stored_blocks(world: &World) -> usize {
     world.blocks.list().count().await
+}
+
+#[test]
+fn a_write_and_the_change_of_attributes_with_it_happen_both_or_not_at_all() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let file = client.create_mode(&root, "f", 0o666).await.unwrap();
+        let made = client.stat(&file).await.unwrap();
+        let time = base::Time { sec: 7, nsec: 8 };
+        let write = |set| {
+            let source = SliceSource::Embedded(Bytes::from_static(b"new"));
+            let slices = vec![Slice { start: 0, len: 3, source }];
+            Request::Write(wire::Write {
+                file: file.clone(),
+                chunks: vec![ChunkSlices { chunk: 0, slices }],
+                end: 3,
+                at: None,
+                clear_set_id: false,
+                set: Some(set),
+                blocks: Vec::new(),
+            })
+        };
+        let times = SetAttr { mtime: Some(base::SetTime::At(time)), ..SetAttr::default() };
+        client.cred = user(7);
+        assert_eq!(client.get(write(times)).await, Err(FsError::NotPermitted));
+        client.cred = user(0);
+        assert_eq!(client.stat(&file).await.unwrap(), made);
+        for wrong in [
+            SetAttr { size: Some(1), ..SetAttr::default() },
+            SetAttr { access_only: true, ..times },
+        ] {
+            assert_eq!(client.get(write(wrong)).await, Err(FsError::Invalid));
+        }
+        let set = SetAttr { mode: Some(0o640), uid: Some(7), ..times };
+        client.get(write(set)).await.unwrap();
+        let attr = client.stat(&file).await.unwrap();
+        assert_eq!((attr.size, attr.mtime, attr.mode, attr.uid), (3, time, 0o640, 7));
+        assert!(attr.ctime > made.ctime);
+        assert_eq!(client.read(&file).await.unwrap(), b"new");
+    });
 }
 
 #[test]
@@ -60,6 +101,7 @@ fn the_time_of_a_write_is_when_it_was_made() {
             at: Some(at),
             clear_set_id: false,
             set: None,
+            blocks: Vec::new(),
         };
         client.get(Request::Write(write(made))).await.unwrap();
         let attr = client.stat(&file).await.unwrap();
@@ -281,8 +323,15 @@ fn writers_wait_when_a_chunk_has_too_many_slices() {
             client.write_chunks(&file, slices(round), 1 << 20).await.unwrap();
         }
         let chunks = slices(5);
-        let write =
-            wire::Write { file, chunks, end: 1 << 20, at: None, clear_set_id: false, set: None };
+        let write = wire::Write {
+            file,
+            chunks,
+            end: 1 << 20,
+            at: None,
+            clear_set_id: false,
+            set: None,
+            blocks: Vec::new(),
+        };
         let answer = client.ask(Request::Write(write)).await;
         assert_eq!(answer, wire::Answer::Retry(wire::Retry::Busy));
     });

@@ -448,7 +448,14 @@ async fn write(client: &mut Client, file: &wire::FileRef, big: usize) -> bool {
     let chunks =
         vec![wire::ChunkSlices { chunk: 0, slices: vec![wire::Slice { start: 0, len, source }] }];
     let end = u64::from(len);
-    let write =
-        wire::Write { file: file.clone(), chunks, end, at: None, clear_set_id: false, set: None };
+    let write = wire::Write {
+        file: file.clone(),
+        chunks,
+        end,
+        at: None,
+        clear_set_id: false,
+        set: None,
+        blocks: Vec::new(),
+    };
     matches!(client.ask(Request::Write(write)).await, Answer::Done(Reply::Written(_)))
 }

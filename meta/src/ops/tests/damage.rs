@@ -205,6 +205,7 @@ fn a_chunk_that_is_full_and_cannot_be_read() {
                 at: None,
                 clear_set_id: false,
                 set: None,
+                blocks: Vec::new(),
             })
         };
         let mut last = wire::Answer::Halted;

@@ -70,7 +70,15 @@ async fn poke(client: &mut Client, file: &FileRef, chunk: u32) -> Answer {
     let (file, chunks) = (file.clone(), bytes(chunk..chunk + 1));
     let end = u64::from(chunk) * CHUNK + 1;
     client
-        .ask(Request::Write(Write { file, chunks, end, at: None, clear_set_id: false, set: None }))
+        .ask(Request::Write(Write {
+            file,
+            chunks,
+            end,
+            at: None,
+            clear_set_id: false,
+            set: None,
+            blocks: Vec::new(),
+        }))
         .await
 }
 

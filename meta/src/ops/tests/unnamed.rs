@@ -52,7 +52,63 @@ fn write(file: &FileRef, blocks: &[BlockId]) -> Request {
         at: None,
         clear_set_id: false,
         set: None,
+        blocks: Vec::new(),
     })
+}
+
+/// A write that brings the blocks which it names.
+fn bringing(file: &FileRef, blocks: &[BlockId]) -> Request {
+    let Request::Write(write) = write(file, blocks) else { unreachable!("it is a write") };
+    let put = |block: &BlockId| BlockPut { block: *block, data: vec![1; BYTES as usize].into() };
+    Request::Write(Write { blocks: blocks.iter().map(put).collect(), ..write })
+}
+
+#[test]
+fn a_write_is_executed_when_the_blocks_that_it_brings_are_stored() {
+    in_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let file = client.create(&root, "f").await.unwrap();
+        let blocks: Vec<BlockId> = (0..3).map(|_| client.next_block()).collect();
+        let request = bringing(&file, &blocks);
+        client.get(request.clone()).await.unwrap();
+        assert_eq!(client.read(&file).await.unwrap(), [1; 300]);
+        assert_eq!(stored(world).await, 3);
+        // A repetition has its answer, and changes nothing.
+        let again = client.ask_as(client.seq, client.seq, request.clone()).await;
+        assert!(matches!(again, Answer::Done(_)), "{again:?}");
+        assert_eq!(world.counter("duplicates_suppressed"), 1);
+        // Under another number the blocks are named already.
+        assert_eq!(client.attempt(request).await, Err(Answer::Failed(FsError::Exists)));
+
+        // A write that would be refused anyway stores nothing.
+        let others = [BlockId::new(base::SessionId(77), 1)];
+        let many: Vec<BlockId> = (0..8).map(|_| client.next_block()).collect();
+        for blocks in [&others[..], &many] {
+            let refused = client.attempt(bringing(&file, blocks)).await;
+            assert_eq!(refused, Err(Answer::Failed(FsError::Invalid)));
+        }
+        // None twice, none empty, none that is not named.
+        let request = |change: &dyn Fn(&mut Write)| {
+            let Request::Write(mut write) = bringing(&file, &many[..2]) else { unreachable!() };
+            change(&mut write);
+            Request::Write(write)
+        };
+        let wrong: [&dyn Fn(&mut Write); 4] = [
+            &|write| write.blocks[1] = write.blocks[0].clone(),
+            &|write| write.blocks[1].data = bytes::Bytes::new(),
+            &|write| write.blocks[1].data = bytes::Bytes::from_static(b"short"),
+            &|write| write.chunks = naming(&many[..1]),
+        ];
+        for wrong in wrong {
+            let refused = client.attempt(request(wrong)).await;
+            assert_eq!(refused, Err(Answer::Failed(FsError::Invalid)));
+        }
+        let gone = FileRef { ino: base::Ino(77), ..file.clone() };
+        assert!(client.attempt(bringing(&gone, &many[..1])).await.is_err());
+        assert_eq!(stored(world).await, 3);
+        assert_eq!(client.read(&file).await.unwrap(), [1; 300]);
+    });
 }
 
 #[test]

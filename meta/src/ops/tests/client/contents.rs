@@ -78,8 +78,15 @@ impl Client {
         chunks: Vec<ChunkSlices>,
         end: u64,
     ) -> Result<Attr> {
-        let write =
-            Write { file: file.clone(), chunks, end, at: None, clear_set_id: false, set: None };
+        let write = Write {
+            file: file.clone(),
+            chunks,
+            end,
+            at: None,
+            clear_set_id: false,
+            set: None,
+            blocks: Vec::new(),
+        };
         match self.get(Request::Write(write)).await? {
             Reply::Written(written) => Ok(written.attr),
             other => panic!("{other:?}"),
