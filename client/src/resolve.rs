@@ -118,7 +118,7 @@ impl Way {
     }
 
     fn enter(&mut self, dir: CachedDir) {
-        self.stand.way.push(way_mark(dir.dir.id));
+        self.stand.mark(dir.dir.id);
         self.chain.push(dir);
     }
 
@@ -261,7 +261,7 @@ impl Core {
         let dir = match landing {
             Some(Landing { entry, .. }) => {
                 let dir = entry.dir.ok_or(FsError::NotDirectory)?;
-                way.stand.way.push(way_mark(dir.id));
+                way.stand.mark(dir.id);
                 dir
             }
             None => way.top().dir,

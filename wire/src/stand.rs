@@ -39,10 +39,22 @@ impl Stand {
         };
     }
 
+    /// Adds a directory that the path went through. One that it goes through again, as after `..`
+    /// or a symbolic link, is marked once.
+    pub fn mark(&mut self, dir: DirId) {
+        self.add_mark(way_mark(dir));
+    }
+
     /// Adds the stand `other` to this one.
     pub fn add(&mut self, other: &Stand) {
         self.is_since(other.version);
-        self.way.extend_from_slice(&other.way);
+        other.way.iter().for_each(|mark| self.add_mark(*mark));
+    }
+
+    fn add_mark(&mut self, mark: u32) {
+        if !self.way.contains(&mark) {
+            self.way.push(mark);
+        }
     }
 
     /// Whether the request stands on no cached directory.
@@ -57,4 +69,23 @@ impl Stand {
 #[must_use]
 pub fn way_mark(dir: DirId) -> u32 {
     u32::try_from(dir.0 & 0xfff_ffff).expect("28 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stand(version: u64, dirs: impl IntoIterator<Item = u128>) -> Stand {
+        let mut stand = Stand { version, ..Stand::NONE };
+        dirs.into_iter().for_each(|dir| stand.mark(DirId(dir)));
+        stand
+    }
+
+    #[test]
+    fn a_directory_that_a_path_goes_through_often_is_marked_once() {
+        let mut one = stand(8, (0..3000).map(|step| step % 7));
+        assert_eq!(one.way[..], [0, 1, 2, 3, 4, 5, 6]);
+        one.add(&stand(7, [0, 1, 9]));
+        assert_eq!((one.version, one.way[7..].to_vec()), (7, vec![9]));
+    }
 }
