@@ -51,6 +51,7 @@ fn assert_special(sum: &Counts) {
         ("clients that predict nothing", sum.sequential),
         ("operations of limited clients", sum.limited),
         ("checks of what is in use", sum.checks),
+        ("dumps of what is in use", sum.dumps),
     ]);
 }
 

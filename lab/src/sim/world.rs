@@ -106,6 +106,8 @@ pub struct Counts {
     pub limited: u64,
     /// Checks of all servers that found nothing while workloads ran.
     pub checks: u64,
+    /// Dumps that were read to their end while workloads ran.
+    pub dumps: u64,
     /// Changes refused by a quota.
     pub refused: u64,
     /// Contents of files refused by a quota.
@@ -508,6 +510,7 @@ impl Counts {
         self.sequential += other.sequential;
         self.limited += other.limited;
         self.checks += other.checks;
+        self.dumps += other.dumps;
         self.refused += other.refused;
         self.refused_contents += other.refused_contents;
         self.models += other.models;
