@@ -55,6 +55,19 @@ fn assert_special(sum: &Counts) {
     ]);
 }
 
+/// Checks that what a workload lets pass, as it cannot know better, is seldom.
+fn assert_seldom(sum: &Counts) {
+    let seldom = [
+        ("histories were given up", sum.histories_given_up, sum.histories, 100),
+        ("operations of histories are unknown", sum.unknown, sum.history_operations, 20),
+        ("comparisons with the model ended early", sum.models_ended, sum.models, 10),
+        ("quotas were never set", sum.quotas_left, sum.quotas_set, 5),
+    ];
+    for (what, passed, of, one_in) in seldom {
+        assert!(passed * one_in <= of, "{passed} {what} beside {of}");
+    }
+}
+
 #[test]
 fn every_world_keeps_its_promises() {
     let sum = sum_of("worlds", 1..SEEDS + 1, alone());
@@ -81,7 +94,7 @@ fn every_world_keeps_its_promises() {
         ("trash", sum.thrown),
     ]);
     assert_special(&sum);
-    assert!(sum.histories_given_up * 100 <= sum.histories, "too many histories were given up");
+    assert_seldom(&sum);
 }
 
 #[test]
@@ -135,7 +148,7 @@ fn every_cluster_keeps_its_promises() {
         // Other faults go on meanwhile.
         let (asked, answered) = (sum.beside_asked, sum.beside_answered);
         assert!(asked > 10 && answered * 10 >= asked * 8, "{answered} of {asked} answered");
-        assert!(sum.histories_given_up * 100 <= sum.histories, "too many histories were given up");
+        assert_seldom(&sum);
     }
     assert_happened(&[("logs cut off before a lost block", logs_cut)]);
 }

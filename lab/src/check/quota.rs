@@ -34,24 +34,30 @@ pub async fn run(world: World) -> anyhow::Result<()> {
     let client = &machine.client;
     match world.plan().quotas {
         Quotas::None => {}
-        Quotas::Before => set(&world, client, "unlimited", LOOKS_MAX).await?,
+        Quotas::Before => try_to_set(&world, client, "unlimited").await?,
         Quotas::Meanwhile => {
             world.wait(random.ms(0..3000)).await;
-            set(&world, client, "unlimited", LOOKS_MAX).await?;
+            try_to_set(&world, client, "unlimited").await?;
         }
         Quotas::Again => {
-            set(&world, client, "unlimited", LOOKS_MAX).await?;
+            try_to_set(&world, client, "unlimited").await?;
             world.wait(random.ms(0..2000)).await;
-            set(&world, client, "none", LOOKS_MAX).await?;
+            try_to_set(&world, client, "none").await?;
             world.wait(random.ms(0..2000)).await;
-            set(&world, client, "unlimited", LOOKS_MAX).await?;
+            try_to_set(&world, client, "unlimited").await?;
         }
     }
     machine.close().await
 }
 
-async fn set(world: &World, client: &Client, max: &str, looks_max: u32) -> anyhow::Result<()> {
-    set_of(world, client, ("/", BYTES), max, looks_max).await
+/// Sets the quota of `/` if that does not take too long, and counts whether it did.
+async fn try_to_set(world: &World, client: &Client, max: &str) -> anyhow::Result<()> {
+    let set = set_of(world, client, ("/", BYTES), max, LOOKS_MAX).await?;
+    world.count(|counts| {
+        counts.quotas_set += u64::from(set);
+        counts.quotas_left += u64::from(!set);
+    });
+    Ok(())
 }
 
 /// Sets a limit of `entries` or `bytes`. The limit is enforced when this returns.
@@ -65,27 +71,27 @@ pub async fn limit(
     what: &str,
     max: u64,
 ) -> anyhow::Result<()> {
-    set_of(world, client, (path, what), &max.to_string(), u32::MAX).await?;
+    ensure!(set_of(world, client, (path, what), &max.to_string(), u32::MAX).await?);
     used(world, client, path).await.map(drop)
 }
 
+/// Sets a quota. `false`: counting for the previous setting has not ended in `looks_max` looks.
 async fn set_of(
     world: &World,
     client: &Client,
     (path, what): (&str, &str),
     max: &str,
     looks_max: u32,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let name = format!("pando.quota.{what}");
     for _ in 0..looks_max {
         match client.set_xattr(path, &name, max.as_bytes(), XattrMode::Set).await {
-            Ok(()) => return Ok(()),
-            // Counting for the previous setting has not ended yet.
+            Ok(()) => return Ok(true),
             Err(Error::Fs(FsError::Busy)) => world.wait(PERIOD).await,
             Err(error) => return Err(error).context("a quota is refused"),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The facts that `pando get` prints about a path.
@@ -218,7 +224,7 @@ pub async fn check(world: &World, client: &Client, tree: &Tree) -> anyhow::Resul
         return Ok(());
     }
     // A power cut may have lost the quota.
-    set(world, client, "unlimited", u32::MAX).await?;
+    ensure!(set_of(world, client, ("/", BYTES), "unlimited", u32::MAX).await?);
     let used = used(world, client, "/").await?;
     let bytes = tree.inodes.values().map(|(attr, _)| attr.allocated).sum::<u64>();
     let there = (tree.inodes.len() as u64, bytes);

@@ -112,6 +112,10 @@ pub struct Counts {
     pub refused: u64,
     /// Contents of files refused by a quota.
     pub refused_contents: u64,
+    /// Quotas of `/` that were set and removed while workloads ran.
+    pub quotas_set: u64,
+    /// The same, where counting never ended in time because the coordinator died again and again.
+    pub quotas_left: u64,
     /// Locks taken and released.
     pub locks: u64,
     /// Locks that another client held when they were requested.
@@ -129,6 +133,8 @@ pub struct Counts {
     pub histories: u64,
     /// Operations in these histories.
     pub history_operations: u64,
+    /// Operations of which nobody knows whether they happened, as their session was lost.
+    pub unknown: u64,
     /// States visited to find an order of these histories.
     pub history_states: u64,
     /// Histories whose check gave up.
@@ -513,6 +519,8 @@ impl Counts {
         self.dumps += other.dumps;
         self.refused += other.refused;
         self.refused_contents += other.refused_contents;
+        self.quotas_set += other.quotas_set;
+        self.quotas_left += other.quotas_left;
         self.models += other.models;
         self.models_ended += other.models_ended;
         self.locks += other.locks;
@@ -521,6 +529,7 @@ impl Counts {
         self.thrown += other.thrown;
         self.histories += other.histories;
         self.history_operations += other.history_operations;
+        self.unknown += other.unknown;
         self.history_states += other.history_states;
         self.histories_given_up += other.histories_given_up;
     }

@@ -210,7 +210,10 @@ impl Linear {
                 Err(FsError::NoSpace)
             }
             Err(Error::Fs(error)) => Err(error),
-            Err(Error::SessionLost) => return Ok(None),
+            Err(Error::SessionLost) => {
+                self.world.count(|counts| counts.unknown += 1);
+                return Ok(None);
+            }
             Err(error) => return Err(anyhow!(error)).with_context(|| format!("{call:?}")),
         };
         self.history.borrow_mut().answer(operation, answer.clone());
