@@ -286,8 +286,8 @@ mod tests {
     use crate::Ino;
 
     #[test]
-    fn a_mode_that_tells_of_xattrs_takes_no_permission_when_it_is_asked_for() {
-        assert_eq!(without_umask(0o666 | crate::attr::MODE_XATTRS), 0o666);
+    fn a_mode_that_tells_of_attributes_takes_no_permission_when_it_is_asked_for() {
+        assert_eq!(without_umask(0o666 | crate::attr::MODE_XATTRS | MODE_ACL), 0o666);
     }
 
     /// An ACL in the words of setfacl: `u:` and `g:` with an id, `m`, `o`.

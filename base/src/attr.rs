@@ -16,10 +16,10 @@ pub const MODE_SETGID: u32 = 0o2000;
 /// The sticky bit.
 pub const MODE_STICKY: u32 = 0o1000;
 /// In attributes only, never in what is asked for or stored: there is a POSIX ACL, so the mode
-/// alone does not say what others than the owner may do.
-pub const MODE_ACL: u32 = 1 << 16;
-/// Like [`MODE_ACL`], and never of a directory: there are extended attributes that are no ACLs. The
-/// bit is above those of a umask, so a mode that was told may be asked for.
+/// alone does not say what others than the owner may do. The bit is above those of a umask
+/// ([`with_umask`](crate::acl::with_umask)), so a mode that was told may be asked for.
+pub const MODE_ACL: u32 = 1 << 26;
+/// Like [`MODE_ACL`], and never of a directory: there are extended attributes that are no ACLs.
 pub const MODE_XATTRS: u32 = 1 << 25;
 /// Execute permission of the group.
 pub const MODE_GROUP_EXECUTE: u32 = 0o010;

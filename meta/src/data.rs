@@ -8,7 +8,7 @@ use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream};
 use store::{BlocksError, Compression, SignedFor};
 use wire::{
     Answer, BlockGet, BlockPut, DumpStage, Reply, ReplyHeader, Request, Retry, SignBlocks, SignFor,
-    SignedBlocks,
+    SignedBlocks, Write,
 };
 
 use crate::{
@@ -291,23 +291,26 @@ pub(crate) fn are_stored(puts: &[BlockPut], brought: Brought) -> Result<()> {
 struct BlocksFirst;
 
 impl WaitApart for BlocksFirst {
+    /// The request is kept meanwhile, with all bytes that it carries.
+    fn begin(&self, of: &Incoming) {
+        of.connection.begin_block(carried_bytes(of));
+    }
+
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         async move {
             let Some(incoming) = of else { return };
-            let Request::Write(write) = &incoming.request else { return };
-            let Some(session) = incoming.connection.session() else { return };
-            let (shared, connection) = (at.shared, &incoming.connection);
-            // The request is kept meanwhile, with all bytes that it carries.
-            let blocks: usize = write.blocks.iter().map(|put| put.data.len()).sum();
-            let embedded = write.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices));
-            let bytes = blocks + embedded.sum::<usize>();
-            connection.begin_block(bytes);
-            let puts = write.blocks.iter().map(|put| bring(shared, connection, &session, put));
-            // Each put is seen to its end, also beside one that fails.
-            let ended: Vec<_> = stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).collect().await;
-            connection.end_block(bytes);
-            let failed = ended.into_iter().find(|brought| *brought != Brought::Stored);
-            incoming.brought.set(failed.unwrap_or(Brought::Stored));
+            let connection = &incoming.connection;
+            let (write, session) = (as_write(incoming), connection.session());
+            if let Some((write, session)) = write.zip(session) {
+                let puts = &write.blocks;
+                let puts = puts.iter().map(|put| bring(at.shared, connection, &session, put));
+                // Each put is seen to its end, also beside one that fails.
+                let ended: Vec<_> =
+                    stream::iter(puts).buffer_unordered(PUTS_IN_FLIGHT).collect().await;
+                let failed = ended.into_iter().find(|brought| *brought != Brought::Stored);
+                incoming.brought.set(failed.unwrap_or(Brought::Stored));
+            }
+            connection.end_block(carried_bytes(incoming));
         }
         .boxed_local()
     }
@@ -315,6 +318,21 @@ impl WaitApart for BlocksFirst {
     fn changes_records(&self) -> bool {
         false
     }
+}
+
+fn as_write(incoming: &Incoming) -> Option<&Write> {
+    match &incoming.request {
+        Request::Write(write) => Some(write),
+        _ => None,
+    }
+}
+
+/// Number of bytes of contents that a request carries, in blocks or embedded.
+fn carried_bytes(incoming: &Incoming) -> usize {
+    let Some(write) = as_write(incoming) else { return 0 };
+    let blocks: usize = write.blocks.iter().map(|put| put.data.len()).sum();
+    let embedded = write.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices));
+    blocks + embedded.sum::<usize>()
 }
 
 async fn bring(

@@ -25,6 +25,8 @@ const BLOCKS_MAX: usize = 1 << 18;
 pub(crate) struct Unnamed {
     blocks: HashMap<BlockId, Put>,
     bytes: u64,
+    /// Whether the session has ended. Nothing would delete blocks that are stored after that.
+    is_over: bool,
 }
 
 /// Puts of one block.
@@ -43,8 +45,11 @@ struct Put {
 
 impl Unnamed {
     /// Notes that a block is about to be stored; `false` if the session has too many unnamed blocks
-    /// or bytes.
+    /// or bytes, or has ended.
     pub(crate) fn begin(&mut self, block: BlockId, bytes: u32, bytes_max: u64) -> bool {
+        if self.is_over {
+            return false;
+        }
         if let Some(put) = self.blocks.get_mut(&block) {
             put.under_way += 1;
             return true;
@@ -110,6 +115,7 @@ impl Unnamed {
 
     /// Gives up all blocks when the session has ended; like [`Unnamed::give_up`].
     pub(crate) fn give_up_all(&mut self) -> Vec<BlockId> {
+        self.is_over = true;
         let mut all: Vec<BlockId> = self.blocks.keys().copied().collect();
         all.sort_unstable();
         self.give_up(&all)
@@ -145,6 +151,16 @@ mod tests {
         begin(&mut unnamed, BlockId(3));
         assert!(!unnamed.end(BlockId(3), None), "it was not made");
         assert_eq!(unnamed.give_up_all(), [B]);
+        assert_eq!(unnamed.bytes, 0);
+    }
+
+    #[test]
+    fn nothing_is_stored_for_a_session_that_has_ended() {
+        let mut unnamed = Unnamed::default();
+        begin(&mut unnamed, A);
+        assert_eq!(unnamed.give_up_all(), []);
+        assert!(!unnamed.begin(A, 10, 25) && !unnamed.begin(B, 10, 25));
+        assert!(unnamed.end(A, Some(10)), "it was under way, and nobody will name it");
         assert_eq!(unnamed.bytes, 0);
     }
 
