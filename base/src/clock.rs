@@ -19,19 +19,19 @@ pub trait Random: Send + Sync + 'static {
 /// The lengths of pauses between attempts: they grow, and each is drawn from the upper half of what
 /// it may be, so that those who are in each other's way do not come in step.
 #[derive(Debug, Clone)]
-pub struct Pauses {
+pub struct Backoff {
     next: Duration,
     max: Duration,
 }
 
-impl Pauses {
-    /// Pauses of at most `first`, then of twice as much each time, up to `max`.
+impl Backoff {
+    /// Backoff by pauses of at most `first`, then of twice as much each time, up to `max`.
     #[must_use]
-    pub fn new(first: Duration, max: Duration) -> Pauses {
-        Pauses { next: first, max }
+    pub fn new(first: Duration, max: Duration) -> Backoff {
+        Backoff { next: first, max }
     }
 
-    /// The next one, in whole microseconds, at least 1.
+    /// The next pause, in whole microseconds, at least 1.
     pub fn draw(&mut self, random: &dyn Random) -> Duration {
         let full = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX).max(2);
         let drawn = full / 2 + random.next() % (full / 2);
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_their_limit_and_are_never_below_half() {
         let of = |random: u64| {
-            let mut pauses = Pauses::new(Duration::from_micros(100), Duration::from_micros(300));
+            let mut pauses = Backoff::new(Duration::from_micros(100), Duration::from_micros(300));
             [0; 3].map(|_| pauses.draw(&Always(random)).as_micros())
         };
         assert_eq!(of(0), [50, 100, 150]);

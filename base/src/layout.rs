@@ -1,11 +1,11 @@
 //! The layout of a directory: how its entries are divided, and which partition has a name.
 //!
 //! Clients and servers compute with layouts, and need not have the newest one. Every change is made
-//! by two partitions, a *giver* and a *taker* ([`Shift`]), and counted in the layout. Each layout
-//! that a partition has seen is a cut through the history of these changes. So two layouts of one
-//! directory can always be joined ([`Layout::learn`]), in any order. The result is again how the
-//! directory was, or could have been, at one moment. A partition's own layout is always right about
-//! that partition.
+//! by two partitions, a *source* and a *target* ([`Transfer`]), and counted in the layout. Each
+//! layout that a partition has seen is a cut through the history of these changes. So two layouts
+//! of one directory can always be joined ([`Layout::learn`]), in any order. The result is again how
+//! the directory was, or could have been, at one moment. A partition's own layout is always right
+//! about that partition.
 //!
 //! Always true: each position belongs to exactly one partition, and that one is active. Partition
 //! 0, the master, is always active. The number of a partition is less than the number of shards, so
@@ -54,15 +54,15 @@ codec! {
 
 /// A transfer of names from one partition to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Shift {
+pub struct Transfer {
     /// Number of the partition that has the names.
-    pub giver: u16,
+    pub source: u16,
     /// Number of the partition that gets them.
-    pub taker: u16,
+    pub target: u16,
 }
 
 codec! {
-    /// The names of the giver that move.
+    /// The names of the source that move.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Moving {
         /// Names at positions between these two, both included.
@@ -216,24 +216,24 @@ impl Layout {
         }
     }
 
-    /// The names that move with a shift whose giver has this layout; `None` when there is no such
-    /// shift now.
+    /// The names that move with a transfer whose source has this layout; `None` when there is no
+    /// such transfer now.
     #[must_use]
-    pub fn moving(&self, shift: Shift) -> Option<Moving> {
+    pub fn moving(&self, transfer: Transfer) -> Option<Moving> {
         match self {
             Layout::Whole => None,
-            Layout::Extendible(splits) => splits.moving(shift),
-            Layout::Subsets(subsets) => subsets.moving(shift),
+            Layout::Extendible(splits) => splits.moving(transfer),
+            Layout::Subsets(subsets) => subsets.moving(transfer),
         }
     }
 
-    /// The layout after a shift; `None` when there is no such shift now.
+    /// The layout after a transfer; `None` when there is no such transfer now.
     #[must_use]
-    pub fn after(&self, shift: Shift) -> Option<Layout> {
+    pub fn after(&self, transfer: Transfer) -> Option<Layout> {
         match self {
             Layout::Whole => None,
-            Layout::Extendible(splits) => splits.after(shift).map(Layout::Extendible),
-            Layout::Subsets(subsets) => subsets.after(shift).map(Layout::Subsets),
+            Layout::Extendible(splits) => splits.after(transfer).map(Layout::Extendible),
+            Layout::Subsets(subsets) => subsets.after(transfer).map(Layout::Subsets),
         }
     }
 }

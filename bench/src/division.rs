@@ -6,7 +6,7 @@
 //!
 //! Always true: each position that was added is held by the partition that the layout names for it.
 
-use base::{DirId, Layout, Shift, Spread, Subsets, placement::shard_of};
+use base::{DirId, Layout, Spread, Subsets, Transfer, placement::shard_of};
 
 /// When directories are divided, and over what.
 #[derive(Debug, Clone, Copy)]
@@ -77,13 +77,13 @@ impl Division {
     /// partition.
     fn split(&mut self, partition: u16) {
         let mut large = vec![partition];
-        while let Some(giver) = large.pop().filter(|partition| self.is_large(*partition)) {
+        while let Some(source) = large.pop().filter(|partition| self.is_large(*partition)) {
             let turned = self.layout.turned(Spread::Extendible);
             let layout = turned.unwrap_or_else(|| self.layout.clone());
             let Layout::Extendible(splits) = &layout else { return };
-            if let Some(shift) = splits.split(giver, self.rules.shards) {
-                self.shift(&layout, shift);
-                large.extend([shift.giver, shift.taker]);
+            if let Some(transfer) = splits.split(source, self.rules.shards) {
+                self.transfer(&layout, transfer);
+                large.extend([transfer.source, transfer.target]);
             }
         }
     }
@@ -98,27 +98,27 @@ impl Division {
         while let Layout::Subsets(now) = &layout {
             let wanted = Subsets::wanted(now.count(), entries, threshold, 1);
             let Some(begun) = now.begin(wanted, shards) else { break };
-            let shifts: Vec<_> = begun.shifts().collect();
+            let transfers: Vec<_> = begun.transfers().collect();
             self.layout = Layout::Subsets(begun);
-            for shift in shifts {
-                self.shift(&self.layout.clone(), shift);
+            for transfer in transfers {
+                self.transfer(&self.layout.clone(), transfer);
             }
             layout = self.layout.clone();
         }
     }
 
-    fn shift(&mut self, layout: &Layout, shift: Shift) {
-        let (moving, after) = (layout.moving(shift), layout.after(shift));
-        let (moving, after) = moving.zip(after).expect("it is a shift of this layout");
-        let giver = &mut self.held[usize::from(shift.giver)];
-        let (goes, stays) = giver.drain(..).partition(|pos| moving.contains(*pos));
-        *giver = stays;
-        let taker = usize::from(shift.taker);
-        if self.held.len() <= taker {
-            self.held.resize(taker + 1, Vec::new());
+    fn transfer(&mut self, layout: &Layout, transfer: Transfer) {
+        let (moving, after) = (layout.moving(transfer), layout.after(transfer));
+        let (moving, after) = moving.zip(after).expect("it is a transfer of this layout");
+        let source = &mut self.held[usize::from(transfer.source)];
+        let (goes, stays) = source.drain(..).partition(|pos| moving.contains(*pos));
+        *source = stays;
+        let target = usize::from(transfer.target);
+        if self.held.len() <= target {
+            self.held.resize(target + 1, Vec::new());
         }
         let mut goes: Vec<u64> = goes;
-        self.held[taker].append(&mut goes);
+        self.held[target].append(&mut goes);
         self.layout = after;
     }
 }

@@ -2,13 +2,13 @@
 //! directories, without any server.
 //!
 //! `bench figures` calls it for more clients and names than a machine of two cores would serve in
-//! minutes. Clients make names in one directory, in turn. A partition that is too large shifts
-//! names at once; who makes a shift tells the master, and hears of the others'. No client is told
-//! of anything but when it asks the wrong partition.
+//! minutes. Clients make names in one directory, in turn. A partition that is too large transfers
+//! names at once; who makes a transfer tells the master, and hears of the others'. No client is
+//! told of anything but when it asks the wrong partition.
 //!
 //! Paper: SFS §4.4, figure 7.
 
-use base::{Layout, Shift, Splits, Spread, Subsets, layout::POS_MAX};
+use base::{Layout, Splits, Spread, Subsets, Transfer, layout::POS_MAX};
 
 /// Clients that make the names.
 #[derive(Debug, Clone, Copy)]
@@ -80,8 +80,8 @@ impl Directory {
         match &self.views[at] {
             Layout::Whole => {}
             Layout::Extendible(splits) if self.held[at] > self.crowd.threshold => {
-                if let Some(shift) = splits.split(partition, self.crowd.shards) {
-                    self.shift(shift, |had| had / 2);
+                if let Some(transfer) = splits.split(partition, self.crowd.shards) {
+                    self.transfer(transfer, |had| had / 2);
                 }
             }
             Layout::Extendible(_) => {}
@@ -92,38 +92,40 @@ impl Directory {
     /// The master begins to have more subsets when the size asks for it.
     fn grow(&mut self) {
         let Layout::Subsets(subsets) = &self.truth else { return };
-        let count = subsets.target();
+        let count = subsets.goal();
         let wanted = Subsets::wanted(count, self.total, self.crowd.threshold, 1);
         let Some(begun) = subsets.begin(wanted, self.crowd.shards) else { return };
         self.truth = Layout::Subsets(begun.clone());
-        for giver in 0..count {
-            self.views[usize::from(giver)].learn(&Layout::Subsets(begun.clone()));
+        for source in 0..count {
+            self.views[usize::from(source)].learn(&Layout::Subsets(begun.clone()));
             // Each subset has the same in the end.
-            for (shift, left) in begun.shifts_of(giver).zip((1..=u64::from(begun.target())).rev()) {
-                self.shift(shift, |had| had / left);
+            for (transfer, left) in
+                begun.transfers_of(source).zip((1..=u64::from(begun.goal())).rev())
+            {
+                self.transfer(transfer, |had| had / left);
             }
         }
     }
 
-    fn shift(&mut self, shift: Shift, part: impl Fn(u64) -> u64) {
-        let (giver, taker) = (usize::from(shift.giver), usize::from(shift.taker));
-        if self.views.len() <= taker {
-            self.views.resize(taker + 1, Layout::Whole);
-            self.held.resize(taker + 1, 0);
+    fn transfer(&mut self, transfer: Transfer, part: impl Fn(u64) -> u64) {
+        let (source, target) = (usize::from(transfer.source), usize::from(transfer.target));
+        if self.views.len() <= target {
+            self.views.resize(target + 1, Layout::Whole);
+            self.held.resize(target + 1, 0);
         }
-        let mut both = self.views[giver].clone();
-        both.learn(&self.views[taker]);
-        let after = both.after(shift).expect("it is the next shift of its giver");
+        let mut both = self.views[source].clone();
+        both.learn(&self.views[target]);
+        let after = both.after(transfer).expect("it is the next transfer of its source");
         self.truth.learn(&after);
         // The master is told, and answers with what it knows of others.
         let mut master = self.views[0].clone();
         master.learn(&after);
         self.views[0] = master.clone();
-        self.views[giver] = master.clone();
-        self.views[taker] = master;
-        let moved = part(self.held[giver]);
-        self.held[giver] -= moved;
-        self.held[taker] += moved;
+        self.views[source] = master.clone();
+        self.views[target] = master;
+        let moved = part(self.held[source]);
+        self.held[source] -= moved;
+        self.held[target] += moved;
     }
 }
 

@@ -637,7 +637,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_invariants_hold_whatever_is_done(steps in proptest::collection::vec((0u8..4, 0u64..12, 0u64..12), 0..200)) {
+        fn the_invariants_hold_whatever_is_done(
+            steps in proptest::collection::vec((0u8..4, 0u64..12, 0u64..12), 0..200)
+        ) {
             let mut cache = cache(6 * (ENTRY_BYTES + 4));
             for (step, a, b) in steps {
                 let parent = dir(u128::from(a) + 1, a + 1).dir;

@@ -8,17 +8,17 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Attr, Cred, FsError, Ino, Pauses, ShardId, Tagged as _, limits::SHARDS_MAX};
+use base::{Attr, Backoff, Cred, FsError, Ino, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
 use wire::{Answer, LayoutNews, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
 
 use crate::{
     Error,
-    births::{self, Remembered},
     channel::{Answered, Ticket},
     client::unexpected,
     core::Core,
+    inode_routes::{self, Remembered},
     route::Route,
     runs::Run,
     session,
@@ -188,8 +188,8 @@ impl Core {
         mut remembered: Option<Remembered>,
     ) -> Result<Done, Failure> {
         let random = self.config.random.as_ref();
-        let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
-        let mut away = Pauses::new(BUSY_PAUSE_FIRST, AWAY_PAUSE_MAX);
+        let mut pauses = Backoff::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
+        let mut away = Backoff::new(BUSY_PAUSE_FIRST, AWAY_PAUSE_MAX);
         let mut probes = 0;
         loop {
             let answered = poll_fn(|cx| ticket.poll_answer(cx)).await?;
@@ -198,7 +198,7 @@ impl Core {
                 && let Some(ino) = self.is_wrong(&answer, &ticket)
             {
                 remembered = None;
-                self.births.lock().forget(ino);
+                self.inode_routes.lock().forget(ino);
                 let ticket_of_dir = |request: &mut Request| set_ticket(request, before.ticket);
                 let route = self.by_directory(before.home, &ticket);
                 ticket = self.elsewhere(ticket, route, ticket_of_dir);
@@ -258,7 +258,7 @@ impl Core {
                     if ticket.route() == route {
                         sleep(pauses.draw(random)).await;
                     }
-                    self.births.lock().learn(ino, proof);
+                    self.inode_routes.lock().learn(ino, proof);
                     ticket = self.elsewhere(ticket, route, |req| set_ticket(req, proof));
                 }
                 Answer::Retry(Retry::StaleLayout(news)) => {
@@ -316,7 +316,7 @@ impl Core {
 }
 
 fn set_ticket(request: &mut Request, ticket: u64) {
-    if let Some(file) = births::file_of(request) {
+    if let Some(file) = inode_routes::file_of(request) {
         file.dir.ticket = ticket;
     }
 }

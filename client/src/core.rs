@@ -16,13 +16,13 @@ use wire::{Dial, Welcome};
 
 use crate::{
     Error, Handle, Result, Stats,
-    births::Births,
     cache::{AccessCache, CachedDir},
     changed::ChangedDirs,
     channel::PROBES_COUNTED,
     channels::Channels,
     contents::Files,
     guess::Learnt,
+    inode_routes::InodeRoutes,
     layouts::Layouts,
     locks::Locks,
     system::{SystemClock, SystemRandom},
@@ -187,7 +187,7 @@ impl Counters {
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) channels: Channels,
-    pub(crate) births: Mutex<Births>,
+    pub(crate) inode_routes: Mutex<InodeRoutes>,
     pub(crate) layouts: Layouts,
     pub(crate) changed_dirs: ChangedDirs,
     pub(crate) learnt: Mutex<Learnt>,
@@ -220,7 +220,7 @@ impl Core {
             files: Arc::new(files),
             locks: Locks::new(channels.count()),
             channels,
-            births: Mutex::default(),
+            inode_routes: Mutex::default(),
             layouts: Layouts::default(),
             changed_dirs: ChangedDirs::default(),
             learnt: Mutex::default(),

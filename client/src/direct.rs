@@ -7,9 +7,9 @@ use base::{DirId, acl};
 use wire::{LayoutNews, NodeRef, Request};
 
 use crate::{
-    births::{self, Remembered},
     channel::Ticket,
     core::Core,
+    inode_routes::{self, Remembered},
     layouts,
     route::Route,
 };
@@ -30,11 +30,11 @@ impl Core {
             return (COORDINATOR, None);
         }
         let opens = matches!(request, Request::Open(_));
-        let Some(file) = births::file_of(request) else {
+        let Some(file) = inode_routes::file_of(request) else {
             return (self.divided(home, request), None);
         };
         let birth = Route::Shard(file.ino.shard());
-        if let Some(ticket) = self.births.lock().ticket(file.ino) {
+        if let Some(ticket) = self.inode_routes.lock().ticket(file.ino) {
             let before = Remembered { home, ticket: file.dir.ticket };
             file.dir.ticket = ticket;
             return (birth, Some(before));
@@ -50,7 +50,7 @@ impl Core {
             return Route::Home(home);
         }
         let key = self.welcome().fs.hash_key;
-        let found = layouts::subject(request, &key);
+        let found = layouts::named_dir(request, &key);
         let partition = found.and_then(|(dir, pos)| self.layouts.partition(&dir, pos));
         partition.map_or(Route::Home(home), |partition| Route::Partition(home, partition))
     }
@@ -69,7 +69,7 @@ impl Core {
         ticket: &Ticket<'_>,
     ) -> Option<(Route, bool)> {
         let key = self.welcome().fs.hash_key;
-        let (dir, pos) = ticket.with_request(|request| layouts::subject(request, &key))?;
+        let (dir, pos) = ticket.with_request(|request| layouts::named_dir(request, &key))?;
         let asked = match ticket.route() {
             Route::Partition(_, partition) => partition,
             Route::Home(_) | Route::Shard(_) | Route::Server(_) => 0,

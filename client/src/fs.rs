@@ -12,7 +12,7 @@ mod tmpfile;
 
 use std::{os::unix::ffi::OsStrExt as _, path::Path, time::Duration};
 
-use base::{EntryName, FsError, Pauses};
+use base::{Backoff, EntryName, FsError};
 use tokio::time::sleep;
 use wire::{DirRef, Entry, NodeRef, Reply, Request, Statfs};
 
@@ -37,12 +37,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How often a path was resolved for one operation.
 struct Tries {
     made: u32,
-    pauses: Pauses,
+    pauses: Backoff,
 }
 
 impl Tries {
     fn new() -> Tries {
-        Tries { made: 0, pauses: Pauses::new(PAUSE_FIRST, PAUSE_MAX) }
+        Tries { made: 0, pauses: Backoff::new(PAUSE_FIRST, PAUSE_MAX) }
     }
 
     /// Whether to try again after this; returns when.

@@ -19,7 +19,7 @@ use base::{DirId, HashKey, HashMap, Ino, Layout};
 use parking_lot::Mutex;
 use wire::{DirRef, LayoutNews, Request};
 
-use crate::births;
+use crate::inode_routes;
 
 /// Maximum number of remembered directories; the oldest is forgotten.
 const DIRS_MAX: usize = 4096;
@@ -139,7 +139,7 @@ impl Known {
 }
 
 /// The directory of the name that a request is sent for, and the name's position there.
-pub(crate) fn subject(request: &mut Request, key: &HashKey) -> Option<(DirRef, u64)> {
+pub(crate) fn named_dir(request: &mut Request, key: &HashKey) -> Option<(DirRef, u64)> {
     let (dir, name) = match request {
         Request::Lookup(req) => (req.dir, &req.name),
         Request::Walk(req) => (req.from, req.names.first()?),
@@ -151,7 +151,7 @@ pub(crate) fn subject(request: &mut Request, key: &HashKey) -> Option<(DirRef, u
         Request::Rmdir(req) => (req.dir, &req.name),
         Request::Rename(req) => (req.from_dir, &req.from_name),
         request => {
-            let file = births::file_of(request)?;
+            let file = inode_routes::file_of(request)?;
             (file.dir, &file.name)
         }
     };

@@ -48,7 +48,6 @@
 //! ```
 #![warn(missing_docs)]
 
-mod births;
 #[cfg(feature = "bugs")]
 pub mod bugs;
 #[cfg(not(feature = "bugs"))]
@@ -74,6 +73,7 @@ mod fs;
 mod fsck;
 mod guess;
 mod handles;
+mod inode_routes;
 mod layouts;
 mod listing;
 mod locks;

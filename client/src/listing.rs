@@ -5,7 +5,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use base::{Attr, Cred, FileKind, Ino, Layout, Pauses};
+use base::{Attr, Backoff, Cred, FileKind, Ino, Layout};
 use futures::{FutureExt as _, StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{sleep, timeout};
 use wire::{DirRef, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply, Request, Stand};
@@ -49,7 +49,7 @@ pub(crate) struct Listing {
 struct Divided {
     merge: Merge,
     sent: Sent,
-    pauses: Pauses,
+    pauses: Backoff,
 }
 
 impl Listing {
@@ -224,7 +224,7 @@ impl Divided {
         Divided {
             merge: Merge::new(after, layout),
             sent: FuturesUnordered::new(),
-            pauses: Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX),
+            pauses: Backoff::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX),
         }
     }
 }

@@ -15,7 +15,7 @@
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 use base::{
-    ByteRange, Cred, FsError, HashMap, Ino, LockKind, LockOwner, Pauses, SessionId,
+    Backoff, ByteRange, Cred, FsError, HashMap, Ino, LockKind, LockOwner, SessionId,
     locks::{HeldLocks, LockHeld},
 };
 use futures::future::{Either, select};
@@ -417,7 +417,7 @@ impl Client {
     /// The request may reach the server after a cancel that was sent on another connection; then
     /// once more.
     async fn cancel_until_answered(&self, ino: Ino, number: u64) -> std::convert::Infallible {
-        let mut pauses = Pauses::new(CANCEL_PAUSE_FIRST, CANCEL_PAUSE_MAX);
+        let mut pauses = Backoff::new(CANCEL_PAUSE_FIRST, CANCEL_PAUSE_MAX);
         loop {
             self.cancel(ino, number).await;
             sleep(pauses.draw(self.core.config.random.as_ref())).await;

@@ -19,7 +19,7 @@ pub(crate) enum Step {
 
 /// How a path ends, beyond its last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tail {
+pub(crate) enum PathEnd {
     /// The path ends with the step itself.
     Plain,
     /// The path ends with a slash: it names a directory.
@@ -34,7 +34,7 @@ pub(crate) struct Steps {
     /// The next step last, so that taking one is cheap.
     pub(crate) left: SmallVec<[Step; 8]>,
     pub(crate) absolute: bool,
-    pub(crate) tail: Tail,
+    pub(crate) tail: PathEnd,
 }
 
 impl Steps {
@@ -62,9 +62,9 @@ impl Steps {
         }
         left.reverse();
         let tail = match path {
-            [.., b'/'] => Tail::Slash,
-            [b'.'] | [.., b'/', b'.'] => Tail::Dot,
-            _ => Tail::Plain,
+            [.., b'/'] => PathEnd::Slash,
+            [b'.'] | [.., b'/', b'.'] => PathEnd::Dot,
+            _ => PathEnd::Plain,
         };
         Ok(Steps { left, absolute: path[0] == b'/', tail })
     }
@@ -82,10 +82,10 @@ mod tests {
     fn a_path_is_read_as_posix_reads_it() {
         let steps = Steps::parse(b"//a/./b/../c").unwrap();
         assert_eq!(steps.left[..], [down("c"), Step::Up, down("b"), down("a")]);
-        assert_eq!((steps.absolute, steps.tail), (true, Tail::Plain));
-        assert_eq!(Steps::parse(b"a/").unwrap().tail, Tail::Slash);
-        assert_eq!(Steps::parse(b"a/.").unwrap().tail, Tail::Dot);
-        assert_eq!(Steps::parse(b"a.").unwrap().tail, Tail::Plain);
+        assert_eq!((steps.absolute, steps.tail), (true, PathEnd::Plain));
+        assert_eq!(Steps::parse(b"a/").unwrap().tail, PathEnd::Slash);
+        assert_eq!(Steps::parse(b"a/.").unwrap().tail, PathEnd::Dot);
+        assert_eq!(Steps::parse(b"a.").unwrap().tail, PathEnd::Plain);
         assert_eq!(Steps::parse(b"/").unwrap().left[..], []);
     }
 

@@ -13,7 +13,7 @@ mod straight;
 
 use std::time::Duration;
 
-use base::{Cred, EntryName, FsError, Pauses, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
+use base::{Backoff, Cred, EntryName, FsError, acl::mode_decides, limits::SYMLINKS_FOLLOWED_MAX};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::sleep;
 use wire::{DirRef, Entry, Lookup, NodeRef, Reply, Request, Stand, Walk, Walked, way_mark};
@@ -24,7 +24,7 @@ use crate::{
     cache::CachedDir,
     call::Failure,
     core::Core,
-    path::{Step, Steps, Tail},
+    path::{PathEnd, Step, Steps},
 };
 
 /// Maximum pause in which a server may catch up with the others.
@@ -136,7 +136,7 @@ impl Way {
         if target.absolute {
             self.chain.truncate(1);
         }
-        if self.steps.left.is_empty() && self.steps.tail == Tail::Plain {
+        if self.steps.left.is_empty() && self.steps.tail == PathEnd::Plain {
             self.steps.tail = target.tail;
         }
         self.steps.left.extend(target.left);
@@ -174,7 +174,7 @@ impl Core {
 
     async fn step_to_parent(&self, cred: &Cred, path: &[u8]) -> Result<Parent, Failure> {
         let steps = Steps::parse(path)?;
-        let dot = steps.tail == Tail::Dot;
+        let dot = steps.tail == PathEnd::Dot;
         let mut way = Way::from(self.start(cred).await?, steps, End::Name);
         let names_root = way.steps.left.is_empty();
         // A path that goes up at the end needs search permission on the directory below.
@@ -189,7 +189,7 @@ impl Core {
             None if names_root && !dot => Last::Root,
             None => Last::Dot,
         };
-        let slash = way.steps.tail != Tail::Plain;
+        let slash = way.steps.tail != PathEnd::Plain;
         Ok(Parent { dir: way.top().dir, last, slash, stand: way.stand })
     }
 
@@ -449,12 +449,12 @@ impl Core {
                 }
                 way.enter(found);
             } else if let Some(target) = &entry.target {
-                if last && links == Links::Keep && way.steps.tail == Tail::Plain {
+                if last && links == Links::Keep && way.steps.tail == PathEnd::Plain {
                     return Ok(Some(Landing { name, entry }));
                 }
                 way.follow(target)?;
                 return Ok(None);
-            } else if last && way.steps.tail == Tail::Plain {
+            } else if last && way.steps.tail == PathEnd::Plain {
                 return Ok(Some(Landing { name, entry }));
             } else {
                 return Err(FsError::NotDirectory.into());
@@ -471,7 +471,7 @@ impl Core {
     async fn overtaken(&self) -> Failure {
         if self.channels.are_several() {
             let pause =
-                Pauses::new(VERSIONS_PAUSE, VERSIONS_PAUSE).draw(self.config.random.as_ref());
+                Backoff::new(VERSIONS_PAUSE, VERSIONS_PAUSE).draw(self.config.random.as_ref());
             sleep(pause).await;
         } else {
             self.cache.lock().forget_all();

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use base::{ClusterMap, HashSet, Ino, Pauses, Seq, limits::LOCKS_A_CLAIM_MAX};
+use base::{Backoff, ClusterMap, HashSet, Ino, Seq, limits::LOCKS_A_CLAIM_MAX};
 use bytes::{Buf as _, BytesMut};
 use futures::future::{Either, select};
 use tokio::{
@@ -111,7 +111,7 @@ pub(crate) async fn open(
     mut claims: impl FnMut(&Welcome) -> Claims,
     closing: impl Fn() -> bool,
 ) -> Result<Opened, Error> {
-    let mut pauses = Pauses::new(BACKOFF_FIRST, BACKOFF_MAX);
+    let mut pauses = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
     let mut told = false;
     let mut elsewhere = None;
     while let Some(address) = elsewhere.take().or_else(&mut address) {

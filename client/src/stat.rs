@@ -5,7 +5,7 @@
 //! moment in between. While others make and remove entries all the time it may never be; then what
 //! was heard last is as good as anything.
 
-use base::{Attr, Cred, Pauses};
+use base::{Attr, Backoff, Cred};
 use futures::future::join_all;
 use tokio::time::sleep;
 use wire::{DirRef, Getattr, NodeRef, Reply, Request, ShareStat, Stand};
@@ -57,7 +57,7 @@ impl Core {
         stand: &Stand,
     ) -> Result<(Attr, u64), Failure> {
         let (mut before, mut version, mut rounds) = (None, u64::MAX, 0);
-        let mut pauses = Pauses::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
+        let mut pauses = Backoff::new(BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX);
         loop {
             if let Some(parts) = shares.complete() {
                 self.layouts.learn(dir, Some(shares.layout()));

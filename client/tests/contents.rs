@@ -431,7 +431,8 @@ fn op(span: u64) -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0usize..2, span.clone(), len, any::<u64>())
             .prop_map(|(client, at, len, seed)| Op::Write { client, at, len, seed }),
-        4 => (0usize..2, span.clone(), 1u32..200_000).prop_map(|(client, at, len)| Op::Read { client, at, len }),
+        4 => (0usize..2, span.clone(), 1u32..200_000)
+            .prop_map(|(client, at, len)| Op::Read { client, at, len }),
         2 => (0usize..2, span).prop_map(|(client, size)| Op::Truncate { client, size }),
         1 => Just(Op::Flush),
         1 => Just(Op::Reopen),

@@ -320,8 +320,8 @@ async fn the_attributes_of_a_directory_are_those_of_all_partitions() {
 }
 
 /// Two partitions, of which one has split once more.
-fn after(giver: u16, taker: u16) -> Layout {
-    split(2).after(base::Shift { giver, taker }).unwrap()
+fn after(source: u16, target: u16) -> Layout {
+    split(2).after(base::Transfer { source, target }).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

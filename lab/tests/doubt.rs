@@ -1,8 +1,8 @@
 //! One server of three dies in the middle of a transaction, and stays away for longer than a lease.
 //!
 //! Requests about the shards of the other two are answered all the time: looks within a second,
-//! changes within five. As in `births.rs` a world is run once to count its steps ([`Steps`]), and
-//! once more for each step at which the initiator dies. When it is back, the transaction has
+//! changes within five. As in `early_mkdirs.rs` a world is run once to count its steps ([`Steps`]),
+//! and once more for each step at which the initiator dies. When it is back, the transaction has
 //! happened or not, and a check finds nothing.
 //!
 //! In other worlds the initiator does not reach another server for a while, from any moment on: the

@@ -3,9 +3,9 @@
 //! A step is whatever outlives a server or others rely on: a write or a sync that is done, or a
 //! message that is sent to another server ([`Steps`]), on any of them. A world is run once to count
 //! the steps from the change that sets a handoff off to its end. Then it is run again for each
-//! step. The giver dies at it, or the taker, or both, or the master, by a kill or with all that it
-//! had not synced, and starts again some time later. Meanwhile one client changes the directory and
-//! another lists it.
+//! step. The source dies at it, or the target, or both, or the master, by a kill or with all that
+//! it had not synced, and starts again some time later. Meanwhile one client changes the directory
+//! and another lists it.
 //!
 //! Every time it must end well. What was answered is there, each name once, in its partition. The
 //! handoff has come to its end and left nothing, a check finds nothing, and the directory goes on
@@ -43,15 +43,15 @@ use wire::{DirRef, NodeRef, XattrMode};
 const NAMES: usize = 24;
 /// Number of rounds of changes during the handoff.
 const ROUNDS: usize = 2;
-/// Duration of a sync of the giver where syncs take time.
-const GIVER_DISK_MS: u64 = 20;
+/// Duration of a sync of the source where syncs take time.
+const SOURCE_DISK_MS: u64 = 20;
 /// In the time of the world. A longer wait counts as endless.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Kind of handoff in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
-    /// Partition 1 comes to be: the giver is the master.
+    /// Partition 1 comes to be: the source is the master.
     FirstSplit,
     /// Partition 3 is split off from 1, and the master is told.
     LaterSplit,
@@ -108,8 +108,8 @@ impl Scene {
         }
     }
 
-    /// Partition of the giver.
-    fn giver(self) -> u16 {
+    /// Partition of the source.
+    fn source(self) -> u16 {
         match self {
             Scene::FirstSplit | Scene::Subsets => 0,
             // The master is told by it.
@@ -178,9 +178,9 @@ async fn play(world: World, scene: Scene, crash: Option<&Crash>) -> anyhow::Resu
         host.settle()?;
     }
 
-    // Syncs of the giver are slow: if it tells others something before that is stable, they have
+    // Syncs of the source are slow: if it tells others something before that is stable, they have
     // stored it by then.
-    world.hosts()[stage.server(scene.giver())].slow_down_disk(GIVER_DISK_MS);
+    world.hosts()[stage.server(scene.source())].slow_down_disk(SOURCE_DISK_MS);
 
     let steps = Steps::new(crash.map_or(0, |crash| crash.step));
     let victims = crash.map_or(&[][..], |crash| crash.victims);

@@ -50,7 +50,7 @@ fn server_of(dir: &DirRef, partition: u16) -> u16 {
 }
 
 #[test]
-fn names_do_not_stay_frozen_while_the_taker_is_away() {
+fn names_do_not_stay_frozen_while_the_target_is_away() {
     let (longest, waited) = (Cell::new(Duration::ZERO), Cell::new(Duration::ZERO));
     // The names of each seed have another order, so other writes meet frozen ones.
     for (seed, ms) in (1..=3).flat_map(|seed| (0..100).map(move |ms| (seed, ms))) {
@@ -58,13 +58,13 @@ fn names_do_not_stay_frozen_while_the_taker_is_away() {
             let client = &maker.client;
             // The directory splits over two servers.
             let mut path = String::new();
-            let (mut giver, mut taker) = (0, 0);
+            let (mut source, mut target) = (0, 0);
             for number in 0.. {
                 path = format!("/d{number}");
                 client.mkdir(&path, 0o755).await.unwrap();
                 let dir = dir(client, &path).await;
-                (giver, taker) = (server_of(&dir, 0), server_of(&dir, 1));
-                if giver != taker {
+                (source, target) = (server_of(&dir, 0), server_of(&dir, 1));
+                if source != target {
                     break;
                 }
             }
@@ -75,24 +75,25 @@ fn names_do_not_stay_frozen_while_the_taker_is_away() {
                 world.wait(Duration::from_millis(1)).await;
             }
             world.wait(Duration::from_millis(ms)).await;
-            let [giver, taker] = [giver, taker].map(|server| &world.hosts()[usize::from(server)]);
-            taker.stop(true);
+            let [source, target] =
+                [source, target].map(|server| &world.hosts()[usize::from(server)]);
+            target.stop(true);
             // Some of these names are frozen, if any are.
             let more = async {
                 for number in 25..40 {
                     client.write(format!("{path}/{number}"), b"").await.unwrap();
                 }
             };
-            // The writes end, or hang if their names have moved to the stopped taker.
+            // The writes end, or hang if their names have moved to the stopped target.
             let _ = timeout(Duration::from_secs(9), more).await;
             world.wait(Duration::from_secs(1)).await;
-            let frozen = giver.time_of("handoff_frozen_nanos");
+            let frozen = source.time_of("handoff_frozen_nanos");
             assert!(frozen <= FROZEN_MAX, "{frozen:?} when it stopped after {ms} ms");
             longest.set(frozen.max(longest.get()));
-            let waits = giver.time_of("handoff_wait_nanos");
+            let waits = source.time_of("handoff_wait_nanos");
             assert!(waits <= frozen, "one request at a time waits no longer than names are frozen");
             waited.set(waits.max(waited.get()));
-            taker.stop(false);
+            target.stop(false);
             let split = async {
                 while world.counts().handoffs_done == 0 {
                     world.wait(Duration::from_millis(100)).await;
@@ -160,7 +161,7 @@ fn receiving(world: &World) -> usize {
 }
 
 #[test]
-fn subsets_come_from_several_givers_at_a_time() {
+fn subsets_come_from_several_sources_at_a_time() {
     in_a_world(1, u64::MAX, async |world, maker| {
         let client = &maker.client;
         client.mkdir("/d", 0o755).await.unwrap();

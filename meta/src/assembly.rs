@@ -18,9 +18,9 @@ use crate::{
     block_store::BlockStore,
     bugs::{Bug, Planted},
     cluster::Cluster,
+    deferred_truncations::DeferredTruncations,
     followers,
     gate::Gate,
-    hot::Hot,
     invalidation::Invalidations,
     lock::LockTable,
     observe::{self, Observed},
@@ -28,12 +28,12 @@ use crate::{
     quota::Quotas,
     reclaim::backlog::Backlog,
     record::{Config, Record as _, SessionRecord, Settings, TrashSetting, key},
-    room::{Level, Room},
+    record_cache::RecordCache,
     server::{Counters, InoCounters, Limits, ServerOptions, Shared},
     session::Session,
     settings::InForce,
-    tails::Tails,
-    transact::{births::table::Births, locks::Prepared, recover},
+    space_guard::{Level, SpaceGuard},
+    transact::{early_mkdirs::table::EarlyMkdirs, locks::Prepared, recover},
     unsynced,
 };
 
@@ -90,8 +90,8 @@ impl Server {
         let begun = tokio::time::Instant::now();
         unsynced::forget(engine.as_ref(), config.shards)?;
         let Limits { free, reserve, .. } = options.limits.clone();
-        let room = Room::new(free, reserve, engine.as_ref());
-        let inos = if room.level() == Level::Enough {
+        let space_guard = SpaceGuard::new(free, reserve, engine.as_ref());
+        let inos = if space_guard.level() == Level::Enough {
             InoCounters::reserve(engine.as_ref(), config.shards, bugs)?
         } else {
             InoCounters::none_yet(engine.as_ref(), config.shards)?
@@ -107,16 +107,16 @@ impl Server {
         let several = engine.get(&key::member())?.is_some();
         let quotas = Quotas::load(engine.as_ref(), config.shards, several)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
-        let tails = Tails::load(engine.as_ref(), config.shards)?;
-        backlog.add(tails.inos());
+        let deferred_truncations = DeferredTruncations::load(engine.as_ref(), config.shards)?;
+        backlog.add(deferred_truncations.inos());
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
             sessions.values().for_each(|session| session.awaits_claims());
         }
         let prepared = Prepared::new(options.limits.doubt_max);
-        let births = Births::default();
-        recover::load(engine.as_ref(), &prepared, &births, bugs)?;
+        let early_mkdirs = EarlyMkdirs::default();
+        recover::load(engine.as_ref(), &prepared, &early_mkdirs, bugs)?;
         let started = tokio::time::Instant::now();
         tracing::info!(
             sessions = sessions.len(),
@@ -135,7 +135,7 @@ impl Server {
             if cluster.coordinates() {
                 quotas.begin_versions(incarnation);
             }
-            births.hear_of((0..cluster.servers).filter(|server| *server != cluster.me));
+            early_mkdirs.hear_of((0..cluster.servers).filter(|server| *server != cluster.me));
         }
         let shared = Shared {
             blocks,
@@ -150,11 +150,11 @@ impl Server {
             gate: Gate::new(options.cores),
             prepared: Arc::new(prepared),
             initiated: Default::default(),
-            births: Arc::new(births),
+            early_mkdirs: Arc::new(early_mkdirs),
             handoffs: Arc::default(),
-            hot: Arc::new(Hot::new()),
+            record_cache: Arc::new(RecordCache::new()),
             layouts: Default::default(),
-            met: Default::default(),
+            remote_hints: Default::default(),
             inos,
             opens,
             file_locks: Arc::default(),
@@ -165,9 +165,9 @@ impl Server {
             tokens: Default::default(),
             sync: Default::default(),
             unsynced: Arc::default(),
-            room,
+            space_guard,
             backlog: Arc::new(backlog),
-            tails,
+            deferred_truncations,
             compact: Default::default(),
             jobs: Default::default(),
             dumps: Default::default(),

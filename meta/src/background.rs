@@ -20,7 +20,7 @@ impl Core {
             fsck::run::repair(self.clone()),
             fsck::run::ask(self.clone()),
             trash::run(self.clone()),
-            shared.room.watch(shared.engine.as_ref()),
+            shared.space_guard.watch(shared.engine.as_ref()),
             transact::recover::run(self.clone()),
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),

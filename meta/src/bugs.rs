@@ -108,15 +108,15 @@ pub enum Bug {
     /// A refusal is answered though its reads at other servers may be of different moments
     /// (`transact::run`).
     RefusedUnseen,
-    /// A quota allowance that was given back is used all the same (`quota::allowance`).
+    /// A quota grant that was given back is used all the same (`quota::grant`).
     AllowanceKept,
-    /// The same with the allowance of bytes alone (`quota::allowance`).
+    /// The same with the grant of bytes alone (`quota::grant`).
     BytesAllowanceKept,
     /// A server that does not report its use below a quota is taken to use nothing (`quota::ask`).
     UnheardHaveNone,
-    /// Directories are confirmed before their entries are stable (`transact::births`).
+    /// Directories are confirmed before their entries are stable (`transact::early_mkdirs`).
     ConfirmedEarly,
-    /// A directory whose record was lost is not made again (`transact::births`).
+    /// A directory whose record was lost is not made again (`transact::early_mkdirs`).
     LostBirthForgotten,
     /// A partition that gave everything away is forgotten before the master knows
     /// (`handoff::finish`).

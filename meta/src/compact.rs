@@ -22,15 +22,15 @@ use crate::{
     lock,
     reclaim::notes::Garbage,
     record::{ChunkRecord, inode::blocks_of, key},
-    room::Level,
     server::{Counters, Shared},
+    space_guard::Level,
     txn::Txn,
 };
-use queue::{Ragged, is_due, is_ragged};
+use queue::{DueChunk, has_many_slices, is_due};
 
 /// A chunk that was rewritten, before its record is replaced.
 pub(crate) struct Rewritten {
-    at: Ragged,
+    at: DueChunk,
     was: ChunkRecord,
     now: ChunkRecord,
 }
@@ -39,13 +39,13 @@ pub(crate) struct Rewritten {
 pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
     loop {
-        let Some(ragged) = shared.compact.next() else {
+        let Some(due) = shared.compact.next() else {
             shared.compact.wake.notified().await;
             continue;
         };
-        shared.room.until(Level::Enough).await;
-        let (ino, chunk) = (ragged.ino, ragged.chunk);
-        let rewritten = rewrite(shared, ragged).await;
+        shared.space_guard.until(Level::Enough).await;
+        let (ino, chunk) = (due.ino, due.chunk);
+        let rewritten = rewrite(shared, due).await;
         let unreadable = matches!(&rewritten, Err(Failed { unreadable: true, .. }));
         shared.compact.tried(ino, chunk, unreadable);
         match rewritten {
@@ -82,7 +82,7 @@ impl Failed {
 }
 
 /// Reads the visible bytes of a chunk and stores them as one block.
-async fn rewrite(shared: &Shared, at: Ragged) -> std::result::Result<Option<Rewritten>, Failed> {
+async fn rewrite(shared: &Shared, at: DueChunk) -> std::result::Result<Option<Rewritten>, Failed> {
     let value = shared
         .engine
         .get(&key::chunk(at.ino, at.chunk))
@@ -146,7 +146,7 @@ struct Stretch {
 /// Stretches of stored data in a chunk, from left to right. A chunk with many slices becomes one
 /// stretch from the first to the last, with the holes filled; otherwise holes stay.
 fn stretches(record: &ChunkRecord, segments: &[(u32, u32, usize)]) -> Vec<Stretch> {
-    let fills = is_ragged(record);
+    let fills = has_many_slices(record);
     let mut stretches: Vec<Stretch> = Vec::new();
     for (from, to, index) in segments {
         if !fills && matches!(record.slices[*index].source, SliceSource::Zeros) {
@@ -195,7 +195,7 @@ async fn copy_parts(
 
 /// Replaces the list of slices, or drops the new block if the list has changed.
 pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
-    let Rewritten { at: Ragged { ino, chunk, place }, was, now } = rewritten;
+    let Rewritten { at: DueChunk { ino, chunk, place }, was, now } = rewritten;
     txn.lock(lock::ino_lock(*ino))?;
     let key = key::chunk(*ino, *chunk);
     let current: Option<ChunkRecord> = txn.get(&key)?;

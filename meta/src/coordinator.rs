@@ -11,6 +11,7 @@
 //! Always true: an announced event is in the list of every server that may serve, and what any of
 //! them had checked without it is written. Versions are never given twice.
 
+pub(crate) mod ancestry_hints;
 pub(crate) mod graph;
 mod leases;
 mod link;
@@ -18,7 +19,6 @@ pub(crate) mod roster;
 pub(crate) mod run;
 pub(crate) mod state;
 mod watch;
-pub(crate) mod ways;
 
 use std::sync::atomic::Ordering;
 

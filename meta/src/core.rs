@@ -30,15 +30,15 @@ use crate::{
     observe::{CoreCounts, Nanos, Note},
     peer::Peers,
     record::Key,
-    room::Level,
     serve::connection::Connection,
     server::Shared,
+    space_guard::Level,
     step::Step,
     transact::{
-        births::news::Telling,
+        early_mkdirs::news::Telling,
         phase::{Ended, Phase},
     },
-    txn::{Group, Remote, Txn},
+    txn::{CommitGroup, Remote, Txn},
     wait::AtCore,
 };
 
@@ -52,12 +52,12 @@ pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     index: usize,
     queue: RefCell<Vec<Work>>,
-    run: RefCell<Run>,
+    run: RefCell<OpenGroup>,
     wake: Notify,
     /// The other servers.
     pub(crate) peers: Peers,
-    /// News of directory births, to be told to other servers.
-    pub(crate) births: Telling,
+    /// News of early mkdirs, to be told to other servers.
+    pub(crate) early_mkdirs: Telling,
 }
 
 /// Something to execute.
@@ -76,8 +76,8 @@ pub(crate) enum Work {
 
 /// The effects that one run of the queue has gathered. Empty between two runs, but keeps its
 /// memory.
-struct Run {
-    group: Group,
+struct OpenGroup {
+    group: CommitGroup,
     followers: Followers,
     now: Time,
     /// Connections with replies in this group, and where in their buffer these start.
@@ -97,8 +97,8 @@ struct Run {
 
 impl Core {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, followers: Followers) -> Core {
-        let run = Run {
-            group: Group::new(index),
+        let run = OpenGroup {
+            group: CommitGroup::new(index),
             followers,
             now: Time::default(),
             touched: Vec::new(),
@@ -111,8 +111,8 @@ impl Core {
         };
         let (queue, run) = (RefCell::default(), RefCell::new(run));
         let peers = Peers::new(shared.clone());
-        let (wake, births) = (Notify::new(), Telling::default());
-        Core { inner: Rc::new(Inner { shared, index, queue, run, wake, peers, births }) }
+        let (wake, early_mkdirs) = (Notify::new(), Telling::default());
+        Core { inner: Rc::new(Inner { shared, index, queue, run, wake, peers, early_mkdirs }) }
     }
 
     /// Has a step executed. Returns its result when its group is written; `None` when the step was
@@ -138,7 +138,7 @@ impl Core {
         run: impl Fn(&mut Txn<'_>) -> Result<T> + 'static,
         part_of: Option<TxnId>,
     ) -> Option<T> {
-        self.inner.shared.room.until(Level::Low).await;
+        self.inner.shared.space_guard.until(Level::Low).await;
         let result = Rc::new(Cell::new(None));
         let (step, (done, written)) = (Rc::clone(&result), oneshot::channel());
         let step = Step::new(move |txn| {

@@ -25,7 +25,7 @@ use crate::{
     serve::connection::Connection,
     server::{Counters, Shared},
     session::Session,
-    txn::Group,
+    txn::CommitGroup,
     wait::{AtCore, Wait, WaitApart},
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct Task {
 /// The task for a request that waits; `None` for all others.
 pub(crate) fn task(
     shared: &Arc<Shared>,
-    group: &mut Group,
+    group: &mut CommitGroup,
     session: &Arc<Session>,
     incoming: &Incoming,
     reply: ReplyHeader,
@@ -263,7 +263,7 @@ async fn store(
     let BlockPut { block, data } = put;
     let bytes = data.len();
     Counters::add(&shared.counters.block_put);
-    shared.room.wrote(bytes, shared.engine.as_ref());
+    shared.space_guard.wrote(bytes, shared.engine.as_ref());
     let result = shared.blocks.put(block, data).await;
     shared.block_store.note(&shared.counters, session, ("put", block), &result);
     let made = matches!(result, Ok(true));

@@ -25,7 +25,7 @@ use crate::{
     server::{Counters, Durability, Shared},
     session::{self, Seen, Session, Standing},
     transact::participant,
-    txn::{Caller, Group, Promise, Remote, Txn, Unwritten},
+    txn::{Caller, CommitGroup, Promise, Remote, Txn, Unwritten},
     unheard,
     wait::Wait,
 };
@@ -44,9 +44,9 @@ pub(crate) enum Outcome {
     /// The operation needs other servers: this is what it knows of them.
     Elsewhere(Box<Remote>),
     /// Like [`Outcome::Elsewhere`], for a request that opens a session.
-    Way(Box<Remote>),
+    SessionRoot(Box<Remote>),
     /// Another server asks for room below a quota.
-    Room { from: u16, ask: AskRoom },
+    Grant { from: u16, ask: AskRoom },
     /// Another server asks how a transaction ended; the answer must come from a third one, which
     /// the asking server does not reach.
     Relayed(AskOutcome),
@@ -58,8 +58,8 @@ impl Outcome {
         match self {
             Outcome::Waits(Wait::Apart(_))
             | Outcome::Elsewhere(_)
-            | Outcome::Way(_)
-            | Outcome::Room { .. }
+            | Outcome::SessionRoot(_)
+            | Outcome::Grant { .. }
             | Outcome::Relayed(_) => true,
             // A task is not made where it may not wait.
             Outcome::Answered(_) | Outcome::Async(_) | Outcome::Waits(Wait::Now(_)) => false,
@@ -91,7 +91,7 @@ pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
 /// other servers.
 pub(crate) fn execute(
     shared: &Arc<Shared>,
-    group: &mut Group,
+    group: &mut CommitGroup,
     incoming: &Incoming,
     now: Time,
     mut way: Option<Box<Remote>>,
@@ -117,7 +117,7 @@ pub(crate) fn execute(
         }
         Request::Hello(hello) => {
             match ops::hello::run(shared, group, connection, hello, now, &mut way) {
-                Err(Fault::Remote) => return Outcome::Way(way.unwrap_or_default()),
+                Err(Fault::Remote) => return Outcome::SessionRoot(way.unwrap_or_default()),
                 done => done,
             }
         }
@@ -133,7 +133,7 @@ pub(crate) fn execute(
 
 fn in_session(
     shared: &Arc<Shared>,
-    group: &mut Group,
+    group: &mut CommitGroup,
     incoming: &Incoming,
     reply: ReplyHeader,
     session: &Arc<Session>,
@@ -151,7 +151,7 @@ fn in_session(
     };
     unheard::heard(shared, session, header.unanswered);
     if !request.mutates()
-        && let Err(error) = shared.room.admits(request)
+        && let Err(error) = shared.space_guard.admits(request)
     {
         return finish(shared, incoming, reply, Err(error.into()));
     }
@@ -191,11 +191,11 @@ fn in_session(
         return finish(shared, incoming, reply, Err(fault));
     }
 
-    let heard = incoming.heard.get();
-    let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
+    let grant_state = incoming.grant_state.get();
+    let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
     let mut txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
-    let done = shared.room.admits(request).map_err(Fault::from);
+    let done = shared.space_guard.admits(request).map_err(Fault::from);
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
@@ -207,10 +207,10 @@ fn in_session(
         Err(Fault::Retry(Retry::Busy)) if txn.is_torn() => {
             Outcome::Elsewhere(txn.take_remote().expect("it is torn"))
         }
-        // The refusal may rest on a presumption that is wrong.
-        Err(Fault::Answer(_) | Fault::Retry(_)) if txn.presumes() => {
+        // The refusal may rest on an assumption that is wrong.
+        Err(Fault::Answer(_) | Fault::Retry(_)) if txn.assumes() => {
             let mut remote = txn.take_remote().expect("it presumes");
-            remote.unlearn_presumed(&shared.met);
+            remote.unlearn_assumed(&shared.remote_hints);
             remote.forget();
             Outcome::Elsewhere(remote)
         }
@@ -289,7 +289,7 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
 /// Executes a request of another server.
 fn between_servers(
     shared: &Arc<Shared>,
-    group: &mut Group,
+    group: &mut CommitGroup,
     incoming: &Incoming,
     reply: ReplyHeader,
     now: Time,
@@ -365,7 +365,7 @@ fn between_servers(
         Request::AskOutcome(ask) => participant::ended(&mut txn, ask.txn).map(Reply::Outcome),
         Request::AskOver(ask) => participant::over(&txn, &ask.txns).map(Reply::Over),
         Request::Born(Born { txns, confirmed: false }) => {
-            txns.iter().for_each(|birth| shared.prepared.is_born(*birth));
+            txns.iter().for_each(|early_mkdir| shared.prepared.is_born(*early_mkdir));
             Ok(Reply::Nothing)
         }
         Request::Born(Born { txns, confirmed: true }) => {
@@ -374,17 +374,17 @@ fn between_servers(
         }
         Request::AskBirths => {
             let from = connection.peer().expect("it was looked at");
-            Ok(Reply::Births(shared.births.at(from)))
+            Ok(Reply::Births(shared.early_mkdirs.at(from)))
         }
         Request::HurryBirths(HurryBirths { txns }) => {
-            shared.births.hurry();
-            Ok(Reply::Born(shared.births.born_of(txns)))
+            shared.early_mkdirs.hurry();
+            Ok(Reply::Born(shared.early_mkdirs.born_of(txns)))
         }
         Request::Count(count) => part::run(&mut txn, count).map(Reply::Counted),
         Request::GiveRoom(give) => Ok(Reply::Gave(shared.quotas.give(give, shared.bugs))),
         Request::AskRoom(ask) => {
             let from = connection.peer().expect("it was looked at");
-            return Outcome::Room { from, ask: *ask };
+            return Outcome::Grant { from, ask: *ask };
         }
         Request::HandoffBegin(begin) => take::begin(&mut txn, begin).map(Reply::Taken),
         Request::HandoffPut(put) => take::put(&mut txn, put).map(Reply::Taken),
@@ -416,7 +416,7 @@ fn between_servers(
 
 /// Answers another server when everything written before is stable.
 fn tell_when_stable(
-    group: &mut Group,
+    group: &mut CommitGroup,
     connection: &Rc<Connection>,
     reply: ReplyHeader,
     done: Reply,
@@ -437,7 +437,7 @@ fn is_promise(request: &Request, done: &Reply) -> bool {
         | Request::AskOver(_) => false,
         Request::HandoffPut(put) => put.stable,
         Request::Born(born) => born.confirmed,
-        Request::Prepare(prepare) => !prepare.birth,
+        Request::Prepare(prepare) => !prepare.early_mkdir,
         _ => true,
     }
 }

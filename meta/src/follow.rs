@@ -6,7 +6,7 @@
 
 use crate::changes::{Changes, Facts};
 
-/// A mechanism that is told of each group of a core.
+/// A mechanism that is told of each commit group.
 ///
 /// Cost: three calls for each group, and none for a group without changes and facts.
 pub(crate) trait Follower {

@@ -1,8 +1,8 @@
 //! The list of all mechanisms that follow the writes of a core ([`crate::follow`]).
 
 use crate::{
-    file_locks, follow::Followers, handoff, hot, invalidation, quota::sums, reclaim::backlog,
-    server::Shared, session, settings, transact, unsynced,
+    file_locks, follow::Followers, handoff, invalidation, quota::sums, reclaim::backlog,
+    record_cache, server::Shared, session, settings, transact, unsynced,
 };
 
 /// The followers of one core, in the order in which they are told, which is also the order in which
@@ -12,9 +12,9 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
     let threshold = shared.options.limits.split_threshold;
     let is_alone = shared.cluster.is_none();
     let mut all: Followers = vec![
-        Box::new(hot::Keeper::new(shared.hot.clone())),
+        Box::new(record_cache::Keeper::new(shared.record_cache.clone())),
         Box::new(handoff::table::Watch::new(handoffs.clone(), shared.bugs)),
-        Box::new(transact::ends::Ends::new(shared.births.clone(), shared.prepared.clone())),
+        Box::new(transact::ends::Ends::new(shared.early_mkdirs.clone(), shared.prepared.clone())),
         Box::new(session::table::Ends::new(shared.sessions.clone(), shared.file_locks.clone())),
         Box::new(settings::Change::new(shared.settings.clone())),
         Box::new(sums::Sums::new(quotas.clone(), core)),
@@ -31,7 +31,7 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
 
 /// Writes a group as a core does, but for its answers.
 #[cfg(test)]
-pub(crate) fn write(shared: &Shared, group: &mut crate::txn::Group) {
+pub(crate) fn write(shared: &Shared, group: &mut crate::txn::CommitGroup) {
     let (mut followers, changes) = (of_core(shared, group.core), &mut group.changes);
     followers.iter_mut().for_each(|follower| follower.writing(changes));
     shared.engine.write(changes.take_batch()).expect("the engine is in memory");

@@ -11,7 +11,7 @@
 //! | [`HandoffRecord::Receiving`] | target | it may get names; written before the first |
 //! | `P` of the transaction | target | it has promised; with it all that it was sent is stable |
 //! | `X` of the transaction | source | it is decided; the target may not know |
-//! | [`HandoffRecord::Given`] | source | the same write; the master may not know, and the names are still stored |
+//! | [`HandoffRecord::Given`] | source | the same write; the master may not know, the names are still here |
 //! | [`HandoffRecord::Sweeping`] | either | names may be stored that the partition does not have |
 //!
 //! What each crash leaves:
@@ -78,7 +78,7 @@ codec! {
         /// Inode number of the directory, whose id is in the key.
         pub ino: Ino,
         /// Number of the partition that gives.
-        pub giver: u16,
+        pub source: u16,
         /// The names that move.
         pub moving: Moving,
     }

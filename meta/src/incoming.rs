@@ -8,7 +8,7 @@ use wire::{Request, RequestHeader};
 use crate::{
     brought::Brought,
     observe::{Nanos, Parked},
-    quota::allowance::Heard,
+    quota::grant::GrantState,
     serve::connection::{Connection, Waits},
 };
 
@@ -22,7 +22,7 @@ pub(crate) struct Incoming {
     /// The time that the request has waited for names that move.
     pub(crate) parked: Parked,
     /// The coordinator's answer about room below quotas.
-    pub(crate) heard: Cell<Heard>,
+    pub(crate) grant_state: Cell<GrantState>,
     /// The request's place among those of its connection that wait, while it waits.
     pub(crate) waits: Option<Waits>,
     /// Since when the request has waited for transactions of others, if it has.

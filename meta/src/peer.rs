@@ -249,7 +249,7 @@ mod tests {
                 txn,
                 expects,
                 writes: Vec::new(),
-                birth: false,
+                early_mkdir: false,
                 held: false,
                 others: vec![],
             };

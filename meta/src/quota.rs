@@ -19,9 +19,9 @@
 //!
 //! Invariant: `total` of a root is the sum of all charges here to it and to all roots below it.
 
-pub(crate) mod allowance;
 pub(crate) mod ask;
 pub(crate) mod count;
+pub(crate) mod grant;
 mod ledger;
 pub(crate) mod ledgers;
 pub(crate) mod sums;
@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use store::{Batch, Engine};
 use tokio::sync::Notify;
 
-use self::allowance::{Allowance, Short};
+use self::grant::{Grant, NeedsGrant};
 use crate::{
     OpenError,
     record::{
@@ -65,7 +65,7 @@ struct Quota {
     /// Charges of each core to this root itself, as stored with the core's next group.
     cores: Vec<Usage>,
     /// Bound on what this server may charge to this root and to those below.
-    allowance: Allowance,
+    grant: Grant,
     /// Number of times that usage below this root came to count elsewhere.
     left: u64,
     /// Whether a counting walk was interrupted. A directory that it has passed may still have
@@ -312,7 +312,7 @@ impl Quotas {
         usage: Usage,
         limits: Limits,
         before: &[Undo],
-    ) -> Result<(), Short> {
+    ) -> Result<(), NeedsGrant> {
         let mut table = self.table.lock();
         if self.several {
             table.entry(id).or_insert_with(Quota::unheard);
@@ -327,7 +327,7 @@ impl Quotas {
             });
             // The transaction may release more than it charges.
             if !table[&root].fits(more, table[&root].total.plus(usage)) {
-                return Err(Short { root, more });
+                return Err(NeedsGrant { root, more });
             }
         }
         add(&mut table, id, usage);
@@ -441,9 +441,9 @@ const UNHEARD: QuotaRecord = QuotaRecord {
 
 impl Quota {
     fn new(record: QuotaRecord, several: bool) -> Quota {
-        let allowance = Allowance::first(&record, several);
+        let grant = Grant::first(&record, several);
         let (total, cores) = (Usage::default(), Vec::new());
-        Quota { record, total, cores, allowance, left: 0, again: false }
+        Quota { record, total, cores, grant, left: 0, again: false }
     }
 
     fn unheard() -> Quota {
@@ -452,7 +452,7 @@ impl Quota {
 
     fn change(&mut self, record: QuotaRecord, several: bool) {
         if !self.record.allows_as(&record) {
-            self.allowance = Allowance::first(&record, several);
+            self.grant = Grant::first(&record, several);
         }
         self.record = record;
     }
@@ -467,7 +467,7 @@ impl Quota {
 
     /// Whether usage may grow by `more`, to `then` in all.
     fn fits(&self, more: Usage, then: Usage) -> bool {
-        let (limits, upto) = (self.record.limits(), self.allowance.upto);
+        let (limits, upto) = (self.record.limits(), self.grant.upto);
         let fits =
             |of: fn(Usage) -> i64| of(more) <= 0 || of(limits) == i64::MAX || of(then) <= of(upto);
         !self.holds() || (fits(|usage| usage.bytes) && fits(|usage| usage.entries))
@@ -503,8 +503,8 @@ fn leave(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, usage: Usage, several
     each(table, id, |quota| {
         quota.total = quota.total.plus(less);
         if several {
-            let upto = quota.allowance.upto.plus(less.min(Usage::default()));
-            quota.allowance = Allowance { round: 0, upto };
+            let upto = quota.grant.upto.plus(less.min(Usage::default()));
+            quota.grant = Grant { round: 0, upto };
             quota.left += 1;
         }
     });

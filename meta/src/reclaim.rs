@@ -16,13 +16,13 @@ use store::Engine;
 use crate::{
     Core,
     bugs::Bug,
+    deferred_truncations::cut,
     error::{Result, describe},
     lock,
     record::{
         ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
     },
     server::{Counters, Shared},
-    tails::cut,
     txn::{Located, Place, Txn},
 };
 use notes::{CHUNKS_A_STEP, Garbage};

@@ -21,7 +21,7 @@ use crate::{
     core::Work,
     incoming::Incoming,
     observe::{CoreCounts, Parked},
-    quota::allowance::Heard,
+    quota::grant::GrantState,
     server::Counters,
     txn::sessions,
 };
@@ -114,14 +114,14 @@ impl Core {
                     return Err(DecodeError::Trailing.into());
                 }
                 let connection = connection.clone();
-                let (parked, heard) = (Parked::default(), Cell::new(Heard::Nothing));
+                let (parked, grant_state) = (Parked::default(), Cell::new(GrantState::Nothing));
                 self.inner.push(Work::Request(Incoming {
                     connection,
                     header,
                     request,
                     arrived,
                     parked,
-                    heard,
+                    grant_state,
                     waits: None,
                     waited_since: Cell::default(),
                     brought: Cell::default(),

@@ -26,30 +26,30 @@ use crate::{
     bugs::{Bug, Planted},
     cluster::Cluster,
     compact::queue::CompactQueue,
+    deferred_truncations::DeferredTruncations,
     dump::{made::Dumps, pauses::Pauses},
     file_locks::FileLocks,
     fsck::jobs::Jobs,
     gate::Gate,
     handoff::table::Handoffs,
-    hot::Hot,
     invalidation::Invalidations,
     layouts::Layouts,
     lock::LockTable,
-    met::Met,
     observe::Observed,
     opens::Opens,
     paths::Paths,
     quota::Quotas,
     reclaim::backlog::Backlog,
     record::{Config, Record as _, key, system::StoredAnswer},
+    record_cache::RecordCache,
     refusals::Refusals,
-    room::{Level, Room},
+    remote_hints::RemoteHints,
     session::{Session, table::Sessions},
     settings::InForce,
+    space_guard::{Level, SpaceGuard},
     sync::SyncQueue,
-    tails::Tails,
     tokens::Tokens,
-    transact::{Initiated, births::table::Births, locks::Prepared},
+    transact::{Initiated, early_mkdirs::table::EarlyMkdirs, locks::Prepared},
     trash::latest::Latest,
     unsynced,
 };
@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) alone: ClusterMap,
     pub(crate) incarnation: u64,
     pub(crate) started: tokio::time::Instant,
-    pub(crate) hot: Arc<Hot>,
+    pub(crate) record_cache: Arc<RecordCache>,
     pub(crate) observed: Observed,
     pub(crate) locks: LockTable,
     pub(crate) gate: Gate,
@@ -84,9 +84,9 @@ pub(crate) struct Shared {
     /// Known layouts of directories.
     pub(crate) layouts: Layouts,
     /// Remembered directories of other servers.
-    pub(crate) met: Met,
+    pub(crate) remote_hints: RemoteHints,
     pub(crate) initiated: Initiated,
-    pub(crate) births: Arc<Births>,
+    pub(crate) early_mkdirs: Arc<EarlyMkdirs>,
     pub(crate) handoffs: Arc<Handoffs>,
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
@@ -100,9 +100,9 @@ pub(crate) struct Shared {
     pub(crate) tokens: Tokens,
     pub(crate) sync: SyncQueue,
     pub(crate) unsynced: Arc<unsynced::Notes>,
-    pub(crate) room: Room,
+    pub(crate) space_guard: SpaceGuard,
     pub(crate) backlog: Arc<Backlog>,
-    pub(crate) tails: Tails,
+    pub(crate) deferred_truncations: DeferredTruncations,
     pub(crate) compact: CompactQueue,
     pub(crate) jobs: Jobs,
     pub(crate) dumps: Dumps,
@@ -126,7 +126,7 @@ impl Shared {
     /// Writes a batch of a core. Returns whether it is in the engine. If nobody knows, the server
     /// stops serving.
     pub(crate) fn write(&self, batch: Batch) -> bool {
-        self.room.wrote(batch.bytes(), self.engine.as_ref());
+        self.space_guard.wrote(batch.bytes(), self.engine.as_ref());
         self.sync.writing();
         match self.engine.write(batch) {
             Ok(()) => self.sync.written(),
@@ -149,7 +149,7 @@ impl Shared {
         if notes.is_empty() {
             return Ok(());
         }
-        if self.room.has(Level::Low).is_err() {
+        if self.space_guard.has(Level::Low).is_err() {
             // The notes are forgotten when the disk has room for that write.
             self.unsynced.add(notes);
             return Ok(());
@@ -171,11 +171,11 @@ impl Shared {
     }
 
     /// Returns when all earlier writes are on stable storage: here, and at other servers where they
-    /// rely on a birth.
+    /// rely on an early mkdir.
     pub(crate) async fn until_stable(&self) {
         let confirmed = async {
             if self.prepared.any() {
-                self.births.want(self.prepared.unconfirmed());
+                self.early_mkdirs.want(self.prepared.unconfirmed());
                 self.prepared.confirmed().await;
             }
         };

@@ -12,12 +12,12 @@ use wire::TxnId;
 
 use crate::{error::Result, txn::Txn};
 
-type Run = dyn Fn(&mut Txn<'_>) -> Result<()>;
+type StepFn = dyn Fn(&mut Txn<'_>) -> Result<()>;
 
 /// A small operation of the server itself.
 #[derive(Clone)]
 pub(crate) struct Step {
-    run: Rc<Run>,
+    run: Rc<StepFn>,
     part_of: Option<TxnId>,
 }
 

@@ -123,7 +123,7 @@ mod tests {
                 txn,
                 expects: vec![],
                 writes: vec![],
-                birth: false,
+                early_mkdir: false,
                 held: false,
                 others: vec![],
             });
@@ -151,7 +151,7 @@ mod tests {
             let txn = TxnId { server: 1, run: 1, number: 1 };
             let (expects, writes) = (vec![], vec![]);
             let prepare =
-                Prepare { txn, expects, writes, birth: false, held: false, others: vec![] };
+                Prepare { txn, expects, writes, early_mkdir: false, held: false, others: vec![] };
             let knows = &three.node(1).core.inner.shared;
             let (settings, roots) = (knows.settings().to_record(), knows.quotas.version());
             for (settings, roots) in [(Bytes::new(), roots), (settings, u64::MAX)] {
@@ -192,7 +192,7 @@ mod tests {
                 txn,
                 expects: vec![],
                 writes: vec![],
-                birth: false,
+                early_mkdir: false,
                 held: false,
                 others: vec![],
             });

@@ -11,15 +11,15 @@
 //! the applied part is. A participant that is not told asks for the outcome ([`outcome`]).
 //!
 //! A directory that is made on another server waits for none of that, and is confirmed later
-//! ([`births`]).
+//! ([`early_mkdirs`]).
 //!
 //! No transaction waits for another while keys are prepared for it: one that meets another gives up
 //! what it has prepared and begins anew.
 //!
 //! Paper: InfiniFS §4.2.
 
-pub(crate) mod births;
 pub(crate) mod doubt;
+pub(crate) mod early_mkdirs;
 pub(crate) mod ends;
 pub(crate) mod locks;
 pub(crate) mod outcome;
@@ -28,8 +28,8 @@ pub(crate) mod phase;
 mod read;
 pub(crate) mod recover;
 pub(crate) mod run;
+pub(crate) mod session_root;
 mod tell;
-pub(crate) mod way;
 
 use std::time::Duration;
 

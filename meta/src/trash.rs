@@ -92,7 +92,7 @@ pub(crate) fn directory(
     others: &[Dir],
 ) -> Result<bool> {
     if txn.shared.cluster.is_some() {
-        return likeness(txn, dir, name, child, others);
+        return trashed_copy(txn, dir, name, child, others);
     }
     let keeps = txn.settings().trash.0.is_some_and(|trash| trash.days > 0);
     if !keeps || birthplace::others_elsewhere(txn, child)? >= ELSEWHERE_MAX {
@@ -117,7 +117,7 @@ pub(crate) fn directory(
 
 /// Like [`directory`], with several servers: removes the directory, and puts a new one like it into
 /// the trash.
-fn likeness(
+fn trashed_copy(
     txn: &mut Txn<'_>,
     dir: &Dir,
     name: &EntryName,
@@ -320,7 +320,7 @@ fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Name
                 let (content, version) = txn.glance(&txn.content_key(up.parent_home, at))?;
                 let Some(content) = content.filter(|content| content.ino == ino) else {
                     // Records read from several servers need not be of one moment.
-                    if txn.tears() {
+                    if txn.mark_torn() {
                         return Err(Fault::Retry(Retry::Busy));
                     }
                     break;

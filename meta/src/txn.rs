@@ -35,7 +35,7 @@ use wire::{Retry, TxnId};
 pub(crate) use crate::record::located::{Located, Place};
 pub(crate) use dirs::{Dir, show_inode};
 pub(crate) use files::Node;
-pub(crate) use group::{Group, Promise, Unwritten};
+pub(crate) use group::{CommitGroup, Promise, Unwritten};
 pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 
@@ -43,10 +43,10 @@ use crate::{
     brought::Brought,
     bugs::Bug,
     changes::{Facts, Found},
-    coordinator::ways::Ways,
+    coordinator::ancestry_hints::AncestryHints,
     error::{Fault, Result},
     lock::{self, LockId},
-    quota::allowance::Heard,
+    quota::grant::GrantState,
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
@@ -62,7 +62,7 @@ pub(crate) struct Caller<'a> {
     pub(crate) session: Option<&'a Session>,
     pub(crate) standing: Standing,
     /// The coordinator's answer about room below quotas, if it was asked.
-    pub(crate) heard: Heard,
+    pub(crate) grant_state: GrantState,
 }
 
 impl Caller<'static> {
@@ -71,7 +71,7 @@ impl Caller<'static> {
         cred: &Cred::ROOT,
         session: None,
         standing: Standing::SERVER,
-        heard: Heard::MayNotAsk,
+        grant_state: GrantState::MayNotAsk,
     };
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Txn<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) caller: Caller<'a>,
     pub(crate) now: Time,
-    group: &'a mut Group,
+    group: &'a mut CommitGroup,
     charges: quota::Charges<'a>,
     /// Facts that the operation states besides records.
     pub(crate) facts: Facts,
@@ -115,7 +115,7 @@ pub(crate) struct Txn<'a> {
 impl<'a> Txn<'a> {
     pub(crate) fn new(
         shared: &'a Shared,
-        group: &'a mut Group,
+        group: &'a mut CommitGroup,
         caller: Caller<'a>,
         now: Time,
     ) -> Self {
@@ -243,12 +243,12 @@ impl<'a> Txn<'a> {
 
     /// Refuses an operation that puts an entry, confirmed elsewhere, into a directory that is not
     /// confirmed yet: the request waits. Other servers check their directories when they prepare.
-    pub(crate) fn settle_birth(&self, dir: &Dir) -> Result<()> {
+    pub(crate) fn settle_early_mkdir(&self, dir: &Dir) -> Result<()> {
         if !self.shared.prepared.any() {
             return Ok(());
         }
         let key = self.share_key(dir.content.home, dir.id, dir.partition);
-        match self.shared.prepared.birth_among([&key].into_iter()) {
+        match self.shared.prepared.early_mkdir_among([&key].into_iter()) {
             Some(doubt) => Err(doubt.into()),
             None => Ok(()),
         }
@@ -267,17 +267,18 @@ impl<'a> Txn<'a> {
     }
 
     /// Whether a directory of this number, which its shard here does not have, may have been lost
-    /// in a power failure, with its birth not reported yet. Of another server's shard that server
-    /// says only what is certain.
+    /// in a power failure, with its early mkdir not reported yet. Of another server's shard that
+    /// server says only what is certain.
     ///
-    /// The number was drawn by the server that put the entry: only that one can report the birth.
+    /// The number was drawn by the server that put the entry: only that one can report the early
+    /// mkdir.
     pub(crate) fn may_be_born(&self, shard: ShardId, ino: Ino) -> bool {
         if !self.has_shard(shard) {
             return false;
         }
-        let births = &self.shared.births;
+        let early_mkdirs = &self.shared.early_mkdirs;
         let maker = || self.shared.cluster.as_ref()?.map().server_of(ino.shard());
-        births.are_unheard() && maker().is_none_or(|maker| !births.has_heard(maker))
+        early_mkdirs.are_unheard() && maker().is_none_or(|maker| !early_mkdirs.has_heard(maker))
     }
 
     /// Refuses a change of `key` while a prepared transaction stands on it: the request waits for
@@ -357,7 +358,7 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Presumes that another server has no such record, unless it was read. That server checks it
+    /// Assumes that another server has no such record, unless it was read. That server checks it
     /// before the commit.
     pub(crate) fn assume_absent(&self, key: &[u8]) {
         if !self.is_here(key) {
@@ -365,30 +366,30 @@ impl<'a> Txn<'a> {
         }
     }
 
-    /// Presumes that another server has a share as it is remembered, if it is, and that a name in
+    /// Assumes that another server has a share as it is remembered, if it is, and that a name in
     /// it is free, unless they were read. That server checks both before the commit.
-    pub(crate) fn presume_free(&self, share: &Key, name: &Key) {
+    pub(crate) fn assume_free(&self, share: &Key, name: &Key) {
         if !self.is_here(share)
-            && let Some(record) = self.shared.met.share(share)
+            && let Some(record) = self.shared.remote_hints.share(share)
         {
-            self.with_remote(|remote| remote.presume(share, record, name));
+            self.with_remote(|remote| remote.assume(share, record, name));
         }
     }
 
-    /// Notes whether a new name in another server's share was free: [`Txn::presume_free`] goes by
+    /// Notes whether a new name in another server's share was free: [`Txn::assume_free`] goes by
     /// that.
     pub(crate) fn meets(&self, dir: &Dir, free: bool) {
         let share = self.share_key(dir.content.home, dir.id, dir.partition);
         match free {
             _ if self.is_here(&share) => {}
-            true => self.shared.met.learn(&share, || dir.content.to_record()),
-            false => self.shared.met.forget(&share),
+            true => self.shared.remote_hints.learn(&share, || dir.content.to_record()),
+            false => self.shared.remote_hints.forget(&share),
         }
     }
 
-    /// Whether the operation rests on a presumption that may be wrong ([`Txn::presume_free`]).
-    pub(crate) fn presumes(&self) -> bool {
-        self.remote.borrow().as_ref().is_some_and(|remote| remote.presumed().is_some())
+    /// Whether the operation rests on an assumption that may be wrong ([`Txn::assume_free`]).
+    pub(crate) fn assumes(&self) -> bool {
+        self.remote.borrow().as_ref().is_some_and(|remote| remote.assumed().is_some())
     }
 
     /// Whether the request was sent to the coordinator, whatever it is about.
@@ -427,9 +428,9 @@ impl<'a> Txn<'a> {
     }
 
     /// The coordinator's memory of renames, if this server is the coordinator.
-    pub(crate) fn ways(&self) -> Option<MutexGuard<'_, Ways>> {
+    pub(crate) fn ancestry_hints(&self) -> Option<MutexGuard<'_, AncestryHints>> {
         let coordinator = self.shared.cluster.as_ref()?.coordinator.as_ref()?;
-        Some(coordinator.ways())
+        Some(coordinator.ancestry_hints())
     }
 
     /// Notes that a directory must stay where it is until the moving ones have moved.
@@ -459,7 +460,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Joins the group. A transaction that is dropped without this has no effect.
-    pub(crate) fn commit(self) -> &'a mut Group {
+    pub(crate) fn commit(self) -> &'a mut CommitGroup {
         let mut facts = self.facts;
         let told = !facts.moved.is_empty() && self.shared.cluster.is_none();
         debug_assert!(!told || self.group.is_alone || !self.shared.gate.is_shared());
@@ -525,7 +526,7 @@ impl<'a> Txn<'a> {
     fn stored(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match key {
             key if key::is_name(key) => {
-                Ok(self.shared.hot.name(key, || self.shared.engine.get(key))?)
+                Ok(self.shared.record_cache.name(key, || self.shared.engine.get(key))?)
             }
             key => Ok(self.shared.engine.get(key)?),
         }
@@ -541,7 +542,7 @@ impl<'a> Txn<'a> {
         self.settle_read(key, Want::Read)?;
         match self.group.find(key) {
             Some(Found::Dir(content)) => Ok(Some(content.clone())),
-            None if self.is_here(key) => self.shared.hot.dir(key, || {
+            None if self.is_here(key) => self.shared.record_cache.dir(key, || {
                 let stored = self.shared.engine.get(key)?;
                 Ok(stored.map(|bytes| Content::from_record(&bytes)).transpose()?)
             }),

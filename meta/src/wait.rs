@@ -55,6 +55,6 @@ pub(crate) trait WaitApart: Debug {
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()>;
 
     /// Whether records change meanwhile, so that an operation over several servers reads them anew.
-    /// Otherwise it begins from nothing, and may presume what it presumed before.
+    /// Otherwise it begins from nothing, and may assume what it assumed before.
     fn changes_records(&self) -> bool;
 }

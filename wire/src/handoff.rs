@@ -25,9 +25,9 @@ codec! {
         /// The id by which the directory is placed.
         pub home: DirId,
         /// Number of the partition that has the names.
-        pub giver: u16,
+        pub source: u16,
         /// Number of the partition that gets the names.
-        pub taker: u16,
+        pub target: u16,
         /// The names that move.
         pub moving: Moving,
     }
@@ -45,10 +45,10 @@ codec! {
         /// The id by which the directory is placed.
         pub home: DirId,
         /// Number of the partition that gets the names.
-        pub taker: u16,
+        pub target: u16,
         /// The number of this message within the handoff, from 0 on.
         pub number: u64,
-        /// Keys of the taker's shard, each with the record that is there now, or none.
+        /// Keys of the target's shard, each with the record that is there now, or none.
         pub changes: Vec<(Bytes, Option<Bytes>)>,
         /// Whether the answer waits until all that has come is on stable storage.
         pub stable: bool,

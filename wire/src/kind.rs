@@ -29,7 +29,7 @@ pub enum Needs {
     /// Next to none; the request may even free some.
     Little,
     /// Room for all bytes that the request brings.
-    Room,
+    Space,
 }
 
 impl Kind<'_> {
@@ -47,7 +47,7 @@ impl Request {
     /// Returns the request's row of the table.
     #[must_use]
     pub fn kind(&self) -> Kind<'_> {
-        use Needs::{Little, Nothing, Room};
+        use Needs::{Little, Nothing, Space};
         let (mutates, needs, about) = match self {
             // The session and what belongs to it; a new one needs some room, which
             // `meta::ops::hello` knows.
@@ -68,7 +68,7 @@ impl Request {
             | Request::LockClaim(_)
             | Request::Speculate(_) => (false, Nothing, None),
             Request::Bye => (false, Little, None),
-            Request::BlockPut(_) => (false, Room, None),
+            Request::BlockPut(_) => (false, Space, None),
             // Requests of administrators.
             Request::Status
             | Request::FsckStart(_)
@@ -125,13 +125,13 @@ impl Request {
             Request::BlockMap(req) => (false, Nothing, Some(&req.file.dir)),
             Request::Seek(req) => (false, Nothing, Some(&req.file.dir)),
             // Making.
-            Request::Create(req) => (true, Room, Some(&req.dir)),
-            Request::Tmpfile(req) => (true, Room, Some(&req.dir)),
-            Request::Mkdir(req) => (true, Room, Some(&req.dir)),
-            Request::Symlink(req) => (true, Room, Some(&req.dir)),
-            Request::Link(req) => (true, Room, Some(&req.dir)),
-            Request::Write(req) => (true, Room, Some(&req.file.dir)),
-            Request::Setxattr(req) => (true, Room, Some(holder(&req.node))),
+            Request::Create(req) => (true, Space, Some(&req.dir)),
+            Request::Tmpfile(req) => (true, Space, Some(&req.dir)),
+            Request::Mkdir(req) => (true, Space, Some(&req.dir)),
+            Request::Symlink(req) => (true, Space, Some(&req.dir)),
+            Request::Link(req) => (true, Space, Some(&req.dir)),
+            Request::Write(req) => (true, Space, Some(&req.file.dir)),
+            Request::Setxattr(req) => (true, Space, Some(holder(&req.node))),
             // Changing and removing.
             Request::Setattr(req) => (true, Little, Some(holder(&req.node))),
             Request::Allocate(req) => (true, Little, Some(&req.file.dir)),

@@ -130,7 +130,7 @@ codec! {
 codec! {
     /// Prepares a transaction: the server keeps its expectations and changes until the outcome is
     /// known. Answer: [`Vote`], after these are on stable storage, or before, if the transaction is
-    /// a birth.
+    /// an early mkdir.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Prepare {
         /// Id of the transaction.
@@ -141,7 +141,7 @@ codec! {
         pub writes: Vec<PeerWrite>,
         /// Whether the only change outside the initiator is one new content record, here: [`Born`]
         /// says when its entry is written.
-        pub birth: bool,
+        pub early_mkdir: bool,
         /// Whether to refuse the transaction unless the records of its [`Hold`] are held.
         pub held: bool,
         /// Numbers of the other servers that are asked to prepare a part of the transaction.

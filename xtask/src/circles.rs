@@ -3,7 +3,8 @@
 //!
 //! A module is a file. An import is a path that begins with `crate`, `super` or `self`, or with a
 //! module that is imported or inside, in a `use` or in code. A name that a module only hands on
-//! counts as an import of the module that it comes from. Tests are left out, and so is the root of a crate, which lists its modules.
+//! counts as an import of the module that it comes from. Tests are left out, and so is the root of
+//! a crate, which lists its modules.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,8 +1,8 @@
 //! Keeps the table of waits in `docs/DESIGN.md` true: each constant of type `Duration` in the
 //! crates of the protocols has a row with its value, and each row has a constant.
 //!
-//! A row looks like "| 250 ms | `meta/src/room.rs` `LOOK_PERIOD` | meaning |". Constants of tests
-//! have none, and neither have those that are another name of a constant.
+//! A row looks like "| 250 ms | `meta/src/space_guard.rs` `LOOK_PERIOD` | meaning |". Constants of
+//! tests have none, and neither have those that are another name of a constant.
 
 use std::{
     collections::BTreeMap,

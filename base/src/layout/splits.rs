@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::{Moving, POS_MAX, Shift};
+use super::{Moving, POS_MAX, Transfer};
 use crate::{
     codec::{Decode, DecodeError, Element, Encode, Reader},
     limits::SHARDS_MAX,
@@ -125,47 +125,50 @@ impl Splits {
         enough.map_or(shards, |enough| enough.min(shards))
     }
 
-    /// The split of partition `giver`, if the new partition's number is below `partitions`.
+    /// The split of partition `source`, if the new partition's number is below `partitions`.
     ///
     /// Paper: SFS §3.3, `i + 2^r`.
     #[must_use]
-    pub fn split(&self, giver: u16, partitions: u16) -> Option<Shift> {
-        let taker = child(giver, self.depth(giver)).filter(|taker| *taker < partitions);
-        taker.filter(|_| self.is_active(giver)).map(|taker| Shift { giver, taker })
+    pub fn split(&self, source: u16, partitions: u16) -> Option<Transfer> {
+        let target = child(source, self.depth(source)).filter(|target| *target < partitions);
+        target.filter(|_| self.is_active(source)).map(|target| Transfer { source, target })
     }
 
     /// The merge of a partition into the one that it was split off from, if neither has been split
     /// since.
     #[must_use]
-    pub fn merge(&self, giver: u16) -> Option<Shift> {
-        let taker = parent(giver).filter(|_| self.is_active(giver))?;
-        let depth = self.depth(giver);
-        (depth == bits(giver) && depth == self.depth(taker)).then_some(Shift { giver, taker })
+    pub fn merge(&self, source: u16) -> Option<Transfer> {
+        let target = parent(source).filter(|_| self.is_active(source))?;
+        let depth = self.depth(source);
+        (depth == bits(source) && depth == self.depth(target))
+            .then_some(Transfer { source, target })
     }
 
-    fn is_next(&self, shift: Shift) -> bool {
-        self.split(shift.giver, SHARDS_MAX) == Some(shift) || self.merge(shift.giver) == Some(shift)
+    fn is_next(&self, transfer: Transfer) -> bool {
+        self.split(transfer.source, SHARDS_MAX) == Some(transfer)
+            || self.merge(transfer.source) == Some(transfer)
     }
 
     /// See [`Layout::moving`](super::Layout::moving).
     #[must_use]
-    pub fn moving(&self, shift: Shift) -> Option<Moving> {
-        if !self.is_next(shift) {
+    pub fn moving(&self, transfer: Transfer) -> Option<Moving> {
+        if !self.is_next(transfer) {
             return None;
         }
-        let (first, last) = self.range(shift.giver);
+        let (first, last) = self.range(transfer.source);
         // A split gives the upper half, a merge all.
-        let first = if shift.taker > shift.giver { first + (last - first) / 2 + 1 } else { first };
+        let first =
+            if transfer.target > transfer.source { first + (last - first) / 2 + 1 } else { first };
         Some(Moving::Range((first, last)))
     }
 
     /// See [`Layout::after`](super::Layout::after).
     #[must_use]
-    pub fn after(&self, shift: Shift) -> Option<Splits> {
-        if !self.is_next(shift) {
+    pub fn after(&self, transfer: Transfer) -> Option<Splits> {
+        if !self.is_next(transfer) {
             return None;
         }
-        let changed = usize::from(shift.giver.max(shift.taker));
+        let changed = usize::from(transfer.source.max(transfer.target));
         let mut steps = self.steps.to_vec();
         if steps.len() <= changed {
             steps.resize(changed + 1, 0);

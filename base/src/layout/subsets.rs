@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use super::{Moving, Part, Shift, subset_of};
+use super::{Moving, Part, Transfer, subset_of};
 use crate::{
     codec,
     codec::{Decode, DecodeError, Element, Encode, Reader},
@@ -100,7 +100,7 @@ impl Subsets {
 
     /// Number of subsets once the latest change is done.
     #[must_use]
-    pub fn target(&self) -> u16 {
+    pub fn goal(&self) -> u16 {
         self.to
     }
 
@@ -186,31 +186,31 @@ impl Subsets {
         }
     }
 
-    /// All shifts of the latest change that are still to be made.
-    pub fn shifts(&self) -> impl Iterator<Item = Shift> + '_ {
-        let givers = if self.grows() { 0..self.few() } else { self.few()..self.many() };
-        givers.flat_map(|giver| self.shifts_of(giver))
+    /// All transfers of the latest change that are still to be made.
+    pub fn transfers(&self) -> impl Iterator<Item = Transfer> + '_ {
+        let sources = if self.grows() { 0..self.few() } else { self.few()..self.many() };
+        sources.flat_map(|source| self.transfers_of(source))
     }
 
-    /// All shifts that one giver is still to make, in the order in which it tries them. Each giver
-    /// begins with another taker, so that they do not all wait for the same one.
-    pub fn shifts_of(&self, giver: u16) -> impl Iterator<Item = Shift> + '_ {
-        let (first, takers) = match self.grows() {
+    /// All transfers that one source is still to make, in the order in which it tries them. Each
+    /// source begins with another target, so that they do not all wait for the same one.
+    pub fn transfers_of(&self, source: u16) -> impl Iterator<Item = Transfer> + '_ {
+        let (first, targets) = match self.grows() {
             true => (self.few(), self.many() - self.few()),
             false => (0, self.few()),
         };
-        let shifts = (0..takers).map(move |next| {
-            let taker = (u32::from(giver) + u32::from(next)) % u32::from(takers);
-            let taker = u16::try_from(taker).expect("less than the number of takers");
-            Shift { giver, taker: first + taker }
+        let transfers = (0..targets).map(move |next| {
+            let target = (u32::from(source) + u32::from(next)) % u32::from(targets);
+            let target = u16::try_from(target).expect("less than the number of targets");
+            Transfer { source, target: first + target }
         });
-        shifts.filter(|shift| self.pair(*shift).is_some())
+        transfers.filter(|transfer| self.pair(*transfer).is_some())
     }
 
-    /// The pair that is still to move with a shift.
-    fn pair(&self, shift: Shift) -> Option<Pair> {
-        let Shift { giver, taker } = shift;
-        let (lower, upper) = if self.grows() { (giver, taker) } else { (taker, giver) };
+    /// The pair that is still to move with a transfer.
+    fn pair(&self, transfer: Transfer) -> Option<Pair> {
+        let Transfer { source, target } = transfer;
+        let (lower, upper) = if self.grows() { (source, target) } else { (target, source) };
         let pair = Pair { lower, upper, few: self.few(), many: self.many() };
         let is_one = lower < pair.few && (pair.few..pair.many).contains(&upper);
         (is_one && !self.has_moved(lower, upper)).then_some(pair)
@@ -218,14 +218,14 @@ impl Subsets {
 
     /// See [`Layout::moving`](super::Layout::moving).
     #[must_use]
-    pub fn moving(&self, shift: Shift) -> Option<Moving> {
-        self.pair(shift).map(Moving::Pair)
+    pub fn moving(&self, transfer: Transfer) -> Option<Moving> {
+        self.pair(transfer).map(Moving::Pair)
     }
 
     /// See [`Layout::after`](super::Layout::after).
     #[must_use]
-    pub fn after(&self, shift: Shift) -> Option<Subsets> {
-        let pair = self.pair(shift)?;
+    pub fn after(&self, transfer: Transfer) -> Option<Subsets> {
+        let pair = self.pair(transfer)?;
         let bit = self.bit(pair.lower, pair.upper);
         let mut moved = self.moved.to_vec();
         moved.resize(moved.len().max(bit / 64 + 1), 0);
@@ -241,20 +241,20 @@ impl Subsets {
         }
     }
 
-    /// Begins a step towards `target` subsets, which only the master does: to at most twice as many
+    /// Begins a step towards `goal` subsets, which only the master does: to at most twice as many
     /// or at least half as many, and with a bounded number of pairs. `None` when the step before is
     /// not done, the number does not change, or there is no shard for another.
     #[must_use]
-    pub fn begin(&self, target: u16, shards: u16) -> Option<Subsets> {
-        let (now, target) = (self.to, target.clamp(1, shards.min(SHARDS_MAX)));
-        if !self.is_settled() || target == now {
+    pub fn begin(&self, goal: u16, shards: u16) -> Option<Subsets> {
+        let (now, goal) = (self.to, goal.clamp(1, shards.min(SHARDS_MAX)));
+        if !self.is_settled() || goal == now {
             return None;
         }
         let most = PAIRS_MAX / now;
-        let to = if target > now {
-            now + (target - now).min(most.min(now))
+        let to = if goal > now {
+            now + (goal - now).min(most.min(now))
         } else {
-            now - (now - target).min(most.min(now / 2))
+            now - (now - goal).min(most.min(now / 2))
         };
         let step = self.step.checked_add(1)?;
         Some(Subsets { turn: self.turn, step, from: now, to, moved: Arc::new([]) })

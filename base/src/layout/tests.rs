@@ -10,14 +10,14 @@ use crate::{Decode as _, Encode as _, HashKey, name::EntryName};
 
 const SHARDS: u16 = 24;
 
-fn shifts(layout: &Layout) -> Vec<Shift> {
+fn transfers(layout: &Layout) -> Vec<Transfer> {
     match layout {
         Layout::Whole => Vec::new(),
         Layout::Extendible(splits) => {
             let of = |partition| [splits.split(partition, SHARDS), splits.merge(partition)];
             layout.active().flat_map(of).flatten().collect()
         }
-        Layout::Subsets(subsets) => subsets.shifts().collect(),
+        Layout::Subsets(subsets) => subsets.transfers().collect(),
     }
 }
 
@@ -33,10 +33,10 @@ fn subsets(count: u16) -> Layout {
     Layout::Subsets(subsets)
 }
 
-/// All shifts of a step, one after the other.
+/// All transfers of a step, one after the other.
 fn done(begun: Subsets) -> Subsets {
-    let all: Vec<Shift> = begun.shifts().collect();
-    all.into_iter().fold(begun, |at, shift| at.after(shift).unwrap())
+    let all: Vec<Transfer> = begun.transfers().collect();
+    all.into_iter().fold(begun, |at, transfer| at.after(transfer).unwrap())
 }
 
 fn subsets_of(layout: &Layout) -> &Subsets {
@@ -53,10 +53,10 @@ fn splits_of(layout: &Layout) -> &Splits {
     }
 }
 
-/// Makes the shifts that are drawn.
+/// Makes the transfers that are drawn.
 fn made(mut layout: Layout, drawn: &[Index]) -> Layout {
     for index in drawn {
-        let next = shifts(&layout);
+        let next = transfers(&layout);
         if !next.is_empty() {
             layout = layout.after(next[index.index(next.len())]).unwrap();
         }
@@ -85,12 +85,12 @@ fn is_a_layout(layout: &Layout) {
 #[test]
 fn the_example_of_the_paper() {
     // SFS figure 2: two partitions at first; then 0 splits, then 1.
-    let two = extendible().after(Shift { giver: 0, taker: 1 }).unwrap();
+    let two = extendible().after(Transfer { source: 0, target: 1 }).unwrap();
     assert_eq!([0, 1].map(|partition| splits_of(&two).depth(partition)), [1, 1]);
-    let three = two.after(Shift { giver: 0, taker: 2 }).unwrap();
+    let three = two.after(Transfer { source: 0, target: 2 }).unwrap();
     assert_eq!([0, 1, 2].map(|partition| splits_of(&three).depth(partition)), [2, 1, 2]);
-    assert_eq!(splits_of(&three).split(1, 5), Some(Shift { giver: 1, taker: 3 }));
-    assert_eq!(splits_of(&three).split(0, 5), Some(Shift { giver: 0, taker: 4 }));
+    assert_eq!(splits_of(&three).split(1, 5), Some(Transfer { source: 1, target: 3 }));
+    assert_eq!(splits_of(&three).split(0, 5), Some(Transfer { source: 0, target: 4 }));
     assert_eq!(splits_of(&three).split(2, 5), None, "there is no partition 6");
     // The hash that ends in 01 stays with 1 until that splits, and then as well.
     let ends_in = |hash: u64| hash.reverse_bits() >> 1;
@@ -100,21 +100,21 @@ fn the_example_of_the_paper() {
 #[test]
 fn the_partition_that_was_split_off_last_merges_first() {
     let mut layout = extendible();
-    for taker in [1, 2, 4] {
-        layout = layout.after(Shift { giver: 0, taker }).unwrap();
+    for target in [1, 2, 4] {
+        layout = layout.after(Transfer { source: 0, target }).unwrap();
     }
-    layout = layout.after(Shift { giver: 1, taker: 3 }).unwrap();
+    layout = layout.after(Transfer { source: 1, target: 3 }).unwrap();
     let merges = |layout: &Layout| -> Vec<u16> {
-        let merge = |giver: &u16| splits_of(layout).merge(*giver).is_some();
+        let merge = |source: &u16| splits_of(layout).merge(*source).is_some();
         layout.active().filter(merge).collect()
     };
     assert_eq!(merges(&layout), [3, 4]);
-    layout = layout.after(Shift { giver: 4, taker: 0 }).unwrap();
-    layout = layout.after(Shift { giver: 3, taker: 1 }).unwrap();
+    layout = layout.after(Transfer { source: 4, target: 0 }).unwrap();
+    layout = layout.after(Transfer { source: 3, target: 1 }).unwrap();
     assert_eq!(merges(&layout), [2]);
-    layout = layout.after(Shift { giver: 2, taker: 0 }).unwrap();
+    layout = layout.after(Transfer { source: 2, target: 0 }).unwrap();
     assert_eq!(merges(&layout), [1]);
-    layout = layout.after(Shift { giver: 1, taker: 0 }).unwrap();
+    layout = layout.after(Transfer { source: 1, target: 0 }).unwrap();
     assert_eq!(layout.active().collect::<Vec<_>>(), [0]);
     assert!(positions().all(|pos| layout.partition(pos) == 0));
 }
@@ -129,8 +129,8 @@ fn splits_end_when_all_servers_have_enough_partitions() {
         let splits = splits_of(layout);
         layout.active().find_map(|partition| splits.split(partition, 8))
     };
-    while let Some(shift) = next(&layout) {
-        layout = layout.after(shift).expect("it is next");
+    while let Some(transfer) = next(&layout) {
+        layout = layout.after(transfer).expect("it is next");
     }
     assert!(layout.active().eq(0..8), "{layout:?}");
 }
@@ -141,9 +141,9 @@ fn a_directory_in_one_partition_can_be_divided_otherwise() {
     assert_eq!(layout.turned(Spread::None), None);
     layout = layout.turned(Spread::Extendible).unwrap();
     assert_eq!(layout.turned(Spread::Extendible), None, "it is already");
-    let split = layout.after(Shift { giver: 0, taker: 1 }).unwrap();
+    let split = layout.after(Transfer { source: 0, target: 1 }).unwrap();
     assert_eq!(split.turned(Spread::Subsets), None, "it has two partitions");
-    let merged = split.after(Shift { giver: 1, taker: 0 }).unwrap();
+    let merged = split.after(Transfer { source: 1, target: 0 }).unwrap();
     let turned = merged.turned(Spread::Subsets).unwrap();
     assert_eq!(turned.turn(), 2);
     let mut stale = split;
@@ -159,8 +159,10 @@ fn a_directory_can_start_with_any_number_of_partitions() {
         let started = Layout::Extendible(Splits::started(1, count));
         is_a_layout(&started);
         assert_eq!(started, grown, "as if it had grown");
-        if let Some(shift) = shifts(&grown).into_iter().find(|shift| shift.taker == count) {
-            grown = grown.after(shift).unwrap();
+        if let Some(transfer) =
+            transfers(&grown).into_iter().find(|transfer| transfer.target == count)
+        {
+            grown = grown.after(transfer).unwrap();
         }
         let subsets_started = Layout::Subsets(Subsets::started(1, count));
         let subsets_grown = subsets(count);
@@ -173,16 +175,16 @@ fn a_directory_can_start_with_any_number_of_partitions() {
 
 #[test]
 fn layouts_have_known_bytes() {
-    let split = extendible().after(Shift { giver: 0, taker: 1 }).unwrap();
-    let split = split.after(Shift { giver: 1, taker: 3 }).unwrap();
+    let split = extendible().after(Transfer { source: 0, target: 1 }).unwrap();
+    let split = split.after(Transfer { source: 1, target: 3 }).unwrap();
     assert_eq!(Layout::Whole.to_vec(), [1]);
     assert_eq!(split.to_vec(), [2, 1, 4, 1, 1, 0, 1]);
     let layout = subsets(3);
     let three = subsets_of(&layout);
     assert_eq!(layout.to_vec(), [3, 1, 2, 3, 3, 0]);
-    let fourth = three.begin(4, SHARDS).unwrap().after(Shift { giver: 2, taker: 3 }).unwrap();
+    let fourth = three.begin(4, SHARDS).unwrap().after(Transfer { source: 2, target: 3 }).unwrap();
     assert_eq!(Layout::Subsets(fourth).to_vec(), [3, 1, 3, 3, 4, 1, 4]);
-    let sixth = three.begin(9, SHARDS).unwrap().after(Shift { giver: 2, taker: 5 }).unwrap();
+    let sixth = three.begin(9, SHARDS).unwrap().after(Transfer { source: 2, target: 5 }).unwrap();
     assert_eq!(Layout::Subsets(sixth).to_vec(), [3, 1, 3, 3, 6, 1, 128, 2]);
 }
 
@@ -214,14 +216,14 @@ fn one_subset_more_takes_its_share_of_each_and_nothing_else_moves() {
     let mut layout = subsets(7);
     let before: Vec<u16> = positions().map(|pos| layout.partition(pos)).collect();
     layout = Layout::Subsets(subsets_of(&layout).begin(8, SHARDS).unwrap());
-    for shift in shifts(&layout) {
-        let moving = layout.moving(shift).unwrap();
+    for transfer in transfers(&layout) {
+        let moving = layout.moving(transfer).unwrap();
         let (had, goes) = positions().fold((0, 0), |(had, goes), pos| {
-            let has = layout.partition(pos) == shift.giver;
+            let has = layout.partition(pos) == transfer.source;
             (had + u32::from(has), goes + u32::from(has && moving.contains(pos)))
         });
-        assert!((had / 16..had / 5).contains(&goes), "{shift:?}: {goes} of {had}");
-        layout = layout.after(shift).unwrap();
+        assert!((had / 16..had / 5).contains(&goes), "{transfer:?}: {goes} of {had}");
+        layout = layout.after(transfer).unwrap();
     }
     let mut moved = 0;
     for (pos, was) in positions().zip(&before) {
@@ -261,11 +263,11 @@ fn imbalance(layout: &Layout, shards: u16, servers: u16) -> f64 {
 #[test]
 fn names_lie_evenly_on_servers() {
     let mut layout = extendible();
-    while let Some(shift) = {
+    while let Some(transfer) = {
         let splits = splits_of(&layout);
         layout.active().filter_map(|partition| splits.split(partition, 32)).next()
     } {
-        layout = layout.after(shift).unwrap();
+        layout = layout.after(transfer).unwrap();
     }
     assert_eq!(layout.active().count(), 32);
     assert!(imbalance(&layout, 32, 32) < 1.05);
@@ -287,18 +289,18 @@ impl World {
         World { views: vec![layout.clone()], truth: layout }
     }
 
-    /// A giver that knows of a shift makes it with its taker.
-    fn make(&mut self, shift: Shift) {
-        let places = usize::from(shift.giver.max(shift.taker)) + 1;
+    /// A source that knows of a transfer makes it with its target.
+    fn make(&mut self, transfer: Transfer) {
+        let places = usize::from(transfer.source.max(transfer.target)) + 1;
         if self.views.len() < places {
             self.views.resize(places, Layout::Whole);
         }
-        let mut both = self.views[usize::from(shift.giver)].clone();
-        both.learn(&self.views[usize::from(shift.taker)]);
-        let Some(after) = both.after(shift) else { return };
+        let mut both = self.views[usize::from(transfer.source)].clone();
+        both.learn(&self.views[usize::from(transfer.target)]);
+        let Some(after) = both.after(transfer) else { return };
         self.truth.learn(&after);
-        self.views[usize::from(shift.giver)] = after.clone();
-        self.views[usize::from(shift.taker)] = after;
+        self.views[usize::from(transfer.source)] = after.clone();
+        self.views[usize::from(transfer.target)] = after;
     }
 }
 
@@ -306,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_shifts_are_made_each_position_has_one_partition(
+    fn whatever_transfers_are_made_each_position_has_one_partition(
         drawn in prop::collection::vec(any::<Index>(), 0..80)
     ) {
         let layout = made(extendible(), &drawn);
@@ -326,67 +328,67 @@ proptest! {
     }
 
     #[test]
-    fn a_shift_moves_just_what_it_says(
+    fn a_transfer_moves_just_what_it_says(
         drawn in prop::collection::vec(any::<Index>(), 0..60),
         count in 1..12u16,
-        target in 1..=SHARDS,
+        goal in 1..=SHARDS,
         which in any::<Index>(),
         scattered in any::<bool>(),
     ) {
         let layout = if scattered {
             let steady = subsets_of(&subsets(count)).clone();
-            made(Layout::Subsets(steady.begin(target, SHARDS).unwrap_or(steady)), &drawn[..drawn.len() / 3])
+            made(Layout::Subsets(steady.begin(goal, SHARDS).unwrap_or(steady)), &drawn[..drawn.len() / 3])
         } else {
             made(extendible(), &drawn)
         };
         is_a_layout(&layout);
-        let next = shifts(&layout);
+        let next = transfers(&layout);
         prop_assume!(!next.is_empty());
-        let shift = next[which.index(next.len())];
-        let (moving, after) = (layout.moving(shift).unwrap(), layout.after(shift).unwrap());
+        let transfer = next[which.index(next.len())];
+        let (moving, after) = (layout.moving(transfer).unwrap(), layout.after(transfer).unwrap());
         let (first, last) = moving.bounds();
         for pos in positions() {
             let (was, is) = (layout.partition(pos), after.partition(pos));
-            let goes = was == shift.giver && moving.contains(pos);
-            prop_assert_eq!(is, if goes { shift.taker } else { was });
+            let goes = was == transfer.source && moving.contains(pos);
+            prop_assert_eq!(is, if goes { transfer.target } else { was });
             prop_assert!(!goes || (first..=last).contains(&pos));
         }
         is_a_layout(&after);
         for partition in 0..SHARDS {
-            let changes = partition == shift.giver || partition == shift.taker;
+            let changes = partition == transfer.source || partition == transfer.target;
             prop_assert_eq!(layout.agrees_about(&after, partition), !changes);
         }
     }
 
     #[test]
-    fn shifts_of_different_partitions_commute(
+    fn transfers_of_different_partitions_commute(
         drawn in prop::collection::vec(any::<Index>(), 0..60),
         order in any::<[Index; 8]>(),
         begun in prop::option::of((1..12u16, 1..=SHARDS)),
     ) {
         let layout = match begun {
             None => made(extendible(), &drawn),
-            Some((count, target)) => {
+            Some((count, goal)) => {
                 let steady = subsets_of(&subsets(count)).clone();
-                made(Layout::Subsets(steady.begin(target, SHARDS).unwrap_or(steady)), &drawn)
+                made(Layout::Subsets(steady.begin(goal, SHARDS).unwrap_or(steady)), &drawn)
             }
         };
         let mut busy = Vec::new();
-        let mut apart = shifts(&layout);
-        apart.retain(|shift| {
-            let free = !busy.contains(&shift.giver) && !busy.contains(&shift.taker);
+        let mut apart = transfers(&layout);
+        apart.retain(|transfer| {
+            let free = !busy.contains(&transfer.source) && !busy.contains(&transfer.target);
             if free {
-                busy.extend([shift.giver, shift.taker]);
+                busy.extend([transfer.source, transfer.target]);
             }
             free
         });
-        let all = |shifts: &[Shift]| {
-            shifts.iter().fold(layout.clone(), |at, shift| at.after(*shift).unwrap())
+        let all = |transfers: &[Transfer]| {
+            transfers.iter().fold(layout.clone(), |at, transfer| at.after(*transfer).unwrap())
         };
         // Each alone, and then joined, is the same as all of them one after the other, in any
         // order.
-        let joined = apart.iter().fold(layout.clone(), |mut joined, shift| {
-            joined.learn(&layout.after(*shift).unwrap());
+        let joined = apart.iter().fold(layout.clone(), |mut joined, transfer| {
+            joined.learn(&layout.after(*transfer).unwrap());
             joined
         });
         prop_assert_eq!(&all(&apart), &joined);
@@ -410,9 +412,9 @@ proptest! {
             let at = who.index(world.views.len());
             // Partitions act on what they know themselves.
             let own = world.views[at].clone();
-            let mine: Vec<Shift> = shifts(&own)
+            let mine: Vec<Transfer> = transfers(&own)
                 .into_iter()
-                .filter(|shift| usize::from(shift.giver) == at && own.is_active(shift.giver))
+                .filter(|transfer| usize::from(transfer.source) == at && own.is_active(transfer.source))
                 .collect();
             if what < 3 && !mine.is_empty() {
                 world.make(mine[which.index(mine.len())]);

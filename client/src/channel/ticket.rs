@@ -16,7 +16,7 @@ use super::{
     slots::{Link, State},
     wake_all,
 };
-use crate::{Error, births, route::Route};
+use crate::{Error, inode_routes, route::Route};
 
 /// A caller's hold on its slot. Dropping it ends the call: one that was sent and changes something
 /// is handed on as an orphan, any other is forgotten.
@@ -103,7 +103,7 @@ impl<'a> Ticket<'a> {
 
     /// The file that the request names by its directory, if it does.
     pub(crate) fn file(&self) -> Option<Ino> {
-        self.with_request(|request| births::file_of(request).map(|file| file.ino))
+        self.with_request(|request| inode_routes::file_of(request).map(|file| file.ino))
     }
 
     /// The number of the open that the request asked for, if it did, and for whom.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use base::{
-    Attr, DirId, EntryName, FileKind, Ino, Layout, Shift, Splits, Subsets, layout::POS_MAX,
+    Attr, DirId, EntryName, FileKind, Ino, Layout, Splits, Subsets, Transfer, layout::POS_MAX,
 };
 use proptest::{prelude::*, sample::Index};
 use wire::{LayoutNews, ReaddirEntry, ReaddirPage};
@@ -39,43 +39,43 @@ impl World {
         World { views, truth: layout, names: at }
     }
 
-    fn shifts(&self) -> Vec<Shift> {
-        let by = |giver: u16| {
-            let own = &self.views[usize::from(giver)];
-            let mine: Vec<Shift> = match own {
+    fn transfers(&self) -> Vec<Transfer> {
+        let by = |source: u16| {
+            let own = &self.views[usize::from(source)];
+            let mine: Vec<Transfer> = match own {
                 Layout::Whole => Vec::new(),
-                Layout::Extendible(splits) => [splits.split(giver, SHARDS), splits.merge(giver)]
+                Layout::Extendible(splits) => [splits.split(source, SHARDS), splits.merge(source)]
                     .into_iter()
                     .flatten()
                     .collect(),
                 Layout::Subsets(subsets) => {
-                    subsets.shifts().filter(|shift| shift.giver == giver).collect()
+                    subsets.transfers().filter(|transfer| transfer.source == source).collect()
                 }
             };
-            mine.into_iter().filter(move |_| own.is_active(giver))
+            mine.into_iter().filter(move |_| own.is_active(source))
         };
         (0..SHARDS).flat_map(by).collect()
     }
 
-    fn make(&mut self, shift: Shift) {
-        let mut both = self.views[usize::from(shift.giver)].clone();
-        both.learn(&self.views[usize::from(shift.taker)]);
-        let Some(after) = both.after(shift) else { return };
+    fn make(&mut self, transfer: Transfer) {
+        let mut both = self.views[usize::from(transfer.source)].clone();
+        both.learn(&self.views[usize::from(transfer.target)]);
+        let Some(after) = both.after(transfer) else { return };
         self.truth.learn(&after);
-        self.views[usize::from(shift.giver)] = after.clone();
-        self.views[usize::from(shift.taker)] = after;
+        self.views[usize::from(transfer.source)] = after.clone();
+        self.views[usize::from(transfer.target)] = after;
     }
 
     pub(super) fn change(&mut self, change: Change) {
         let len = self.views.len();
         match change {
-            Change::Shift(which) => {
-                let all = self.shifts();
+            Change::Transfer(which) => {
+                let all = self.transfers();
                 if !all.is_empty() {
                     self.make(all[which.index(all.len())]);
                 }
             }
-            Change::Step(target) => self.step(target),
+            Change::Step(goal) => self.step(goal),
             Change::Hear(who, whom) => {
                 let other = self.views[whom.index(len)].clone();
                 self.views[who.index(len)].learn(&other);
@@ -85,9 +85,9 @@ impl World {
     }
 
     /// The master begins to have more or fewer subsets, if the last step is done.
-    fn step(&mut self, target: u16) {
+    fn step(&mut self, goal: u16) {
         let Layout::Subsets(subsets) = &self.truth else { return };
-        if let Some(next) = subsets.begin(target, SHARDS) {
+        if let Some(next) = subsets.begin(goal, SHARDS) {
             self.truth = Layout::Subsets(next);
             self.views[0] = self.truth.clone();
         }
@@ -145,7 +145,7 @@ impl World {
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     /// Names go from one partition to another.
-    Shift(Index),
+    Transfer(Index),
     /// The master begins a step towards this number of subsets.
     Step(u16),
     /// One partition hears what another knows.
@@ -155,7 +155,7 @@ pub(super) enum Change {
 
 pub(super) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        2 => any::<Index>().prop_map(Change::Shift),
+        2 => any::<Index>().prop_map(Change::Transfer),
         1 => (1..SHARDS).prop_map(Change::Step),
         1 => any::<(Index, Index)>().prop_map(|(who, whom)| Change::Hear(who, whom)),
         1 => Just(Change::Nothing),

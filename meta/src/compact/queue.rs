@@ -32,7 +32,7 @@ pub(crate) struct CompactQueue {
 
 #[derive(Default)]
 struct Noted {
-    queue: VecDeque<Ragged>,
+    queue: VecDeque<DueChunk>,
     /// Chunks in the queue.
     waiting: HashSet<(Ino, u32)>,
     /// Chunks that cannot be read, and therefore not rewritten.
@@ -41,7 +41,7 @@ struct Noted {
 
 /// A chunk to rewrite.
 #[derive(Clone)]
-pub(super) struct Ragged {
+pub(super) struct DueChunk {
     pub(super) ino: Ino,
     pub(super) chunk: u32,
     /// Place of the inode. If it moves, its shard of birth knows the new one.
@@ -59,7 +59,7 @@ impl CompactQueue {
         let (ino, place) = (file.inode.ino, file.place.clone());
         let mut noted = self.noted.lock();
         if noted.waiting.insert((ino, chunk)) {
-            noted.queue.push_back(Ragged { ino, chunk, place });
+            noted.queue.push_back(DueChunk { ino, chunk, place });
             self.wake.notify_one();
         }
     }
@@ -69,7 +69,7 @@ impl CompactQueue {
         self.noted.lock().unreadable.contains(&(ino, chunk))
     }
 
-    pub(super) fn next(&self) -> Option<Ragged> {
+    pub(super) fn next(&self) -> Option<DueChunk> {
         let mut noted = self.noted.lock();
         let next = noted.queue.pop_front()?;
         noted.waiting.remove(&(next.ino, next.chunk));
@@ -89,10 +89,10 @@ impl CompactQueue {
 
 /// Whether a chunk should be rewritten.
 pub(crate) fn is_due(record: &ChunkRecord) -> bool {
-    is_ragged(record) || is_wasteful(record)
+    has_many_slices(record) || is_wasteful(record)
 }
 
-pub(super) fn is_ragged(record: &ChunkRecord) -> bool {
+pub(super) fn has_many_slices(record: &ChunkRecord) -> bool {
     record.slices.len() > SLICES_MAX || embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
 }
 

@@ -6,7 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 use store::{Batch, Engine};
 use tokio::{sync::Notify, time::Instant};
 
-use super::{graph::Graph, leases::Leases, roster::Roster, ways::Ways};
+use super::{ancestry_hints::AncestryHints, graph::Graph, leases::Leases, roster::Roster};
 use crate::{
     cluster::member::Member,
     millis::millis,
@@ -24,7 +24,7 @@ pub(crate) struct Coordinator {
     /// Renames of directories in flight.
     graph: Mutex<Graph>,
     /// Places where renames have seen directories.
-    ways: Mutex<Ways>,
+    ancestry_hints: Mutex<AncestryHints>,
     /// Grants of quota to each server.
     pub(crate) ledgers: Ledgers,
     /// Notified when the log changes, or how far a server's list has come.
@@ -59,8 +59,9 @@ impl Coordinator {
         state.store(engine)?;
         let state = Mutex::new(state);
         let changed = Notify::new();
-        let (graph, ways, ledgers) = (Mutex::default(), Mutex::default(), Ledgers::default());
-        Ok((Coordinator { state, graph, ways, ledgers, changed }, first))
+        let (graph, ancestry_hints, ledgers) =
+            (Mutex::default(), Mutex::default(), Ledgers::default());
+        Ok((Coordinator { state, graph, ancestry_hints, ledgers, changed }, first))
     }
 
     /// The graph of directory renames in flight.
@@ -69,8 +70,8 @@ impl Coordinator {
     }
 
     /// Ancestors of directories, as renames have seen them.
-    pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock()
+    pub(crate) fn ancestry_hints(&self) -> MutexGuard<'_, AncestryHints> {
+        self.ancestry_hints.lock()
     }
 
     /// Whether all servers but `me` have this version of the accounting roots, or serve nothing

@@ -55,8 +55,8 @@ impl Watch {
             self.lacking = true;
             tracing::warn!(
                 alone = ?cluster.options.alone,
-                "the lease has ended: operations on cached paths wait for the coordinator, and all others once the time \
-                 `alone` is over"
+                "the lease has ended: operations on cached paths wait for the coordinator, and all \
+                 others once the time `alone` is over"
             );
         } else if !has && !self.lacking && self.is_late(cluster) {
             self.lacking = true;

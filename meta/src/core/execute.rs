@@ -11,7 +11,7 @@ use tokio::{
 };
 use wire::{Answer, ReplyHeader, Retry};
 
-use super::{Core, Inner, Run, Work};
+use super::{Core, Inner, OpenGroup, Work};
 use crate::{
     bugs::Bug,
     driver::{self, Outcome},
@@ -119,7 +119,7 @@ impl Inner {
 
     fn execute(
         self: &Rc<Self>,
-        run: &mut Run,
+        run: &mut OpenGroup,
         mut incoming: Incoming,
         mut way: Option<Box<Remote>>,
     ) {
@@ -147,12 +147,12 @@ impl Inner {
                     spawn_local(transact::run::run(core, incoming, session, remote));
                     return;
                 }
-                Outcome::Way(remote) => {
+                Outcome::SessionRoot(remote) => {
                     let core = Core { inner: Rc::clone(self) };
-                    spawn_local(transact::way::run(core, incoming, remote));
+                    spawn_local(transact::session_root::run(core, incoming, remote));
                     return;
                 }
-                Outcome::Room { from, ask } => {
+                Outcome::Grant { from, ask } => {
                     let core = Core { inner: Rc::clone(self) };
                     spawn_local(async move {
                         ask::answer(core.at(), incoming, from, ask).await;
@@ -184,7 +184,7 @@ impl Inner {
     /// Makes a request wait while nothing may change; otherwise gives it back.
     fn pauses(
         self: &Rc<Self>,
-        run: &mut Run,
+        run: &mut OpenGroup,
         incoming: Incoming,
         work: fn(Incoming) -> Work,
     ) -> Option<Incoming> {
@@ -199,7 +199,7 @@ impl Inner {
 
     /// Makes a request wait if it changes names that a handoff moves, and changes come too fast for
     /// the handoff; otherwise gives it back.
-    fn slows(self: &Rc<Self>, run: &mut Run, incoming: Incoming) -> Option<Incoming> {
+    fn slows(self: &Rc<Self>, run: &mut OpenGroup, incoming: Incoming) -> Option<Incoming> {
         if !self.shared.handoffs.any() {
             return Some(incoming);
         }
@@ -214,7 +214,7 @@ impl Inner {
 
     /// Counts a request that is about to wait before it has begun. If too many requests of its
     /// connection wait already, the client is told to ask again.
-    fn may_wait(&self, run: &mut Run, mut incoming: Incoming) -> Option<Incoming> {
+    fn may_wait(&self, run: &mut OpenGroup, mut incoming: Incoming) -> Option<Incoming> {
         incoming.waits = None;
         if incoming.connection.may_wait() {
             incoming.waits = Some(incoming.connection.waits());
@@ -296,7 +296,7 @@ impl Inner {
     }
 
     /// Notes a request that was executed.
-    fn note(&self, run: &mut Run, incoming: &Incoming, verdict: Verdict) {
+    fn note(&self, run: &mut OpenGroup, incoming: &Incoming, verdict: Verdict) {
         let ended = self.shared.observed.now();
         run.notes.push(Note {
             kind: incoming.request.tag(),
@@ -312,7 +312,7 @@ impl Inner {
     }
 
     /// Runs an operation that needs other servers, or commits it.
-    fn execute_phase(&self, run: &mut Run, mut phase: Phase) {
+    fn execute_phase(&self, run: &mut OpenGroup, mut phase: Phase) {
         loop {
             self.enter(run);
             if let Some(connection) = phase.connection().filter(|_| phase.commits()) {
@@ -330,7 +330,7 @@ impl Inner {
         }
     }
 
-    fn execute_step(self: &Rc<Self>, run: &mut Run, step: Step, done: oneshot::Sender<()>) {
+    fn execute_step(self: &Rc<Self>, run: &mut OpenGroup, step: Step, done: oneshot::Sender<()>) {
         loop {
             self.enter(run);
             let mut txn = Txn::new(&self.shared, &mut run.group, Caller::SERVER, run.now);
@@ -372,7 +372,7 @@ impl Inner {
 
     /// Writes the group, so that its locks are free and its effects are in the engine. Then lets
     /// pass what was in the way.
-    fn make_way(&self, run: &mut Run, wait: &dyn WaitNow) {
+    fn make_way(&self, run: &mut OpenGroup, wait: &dyn WaitNow) {
         self.write(run);
         wait.pass(&self.shared);
         if wait.wants_alone() {
@@ -382,14 +382,14 @@ impl Inner {
     }
 
     /// Begins a group, unless one is under way.
-    fn enter(&self, run: &mut Run) {
+    fn enter(&self, run: &mut OpenGroup) {
         if !mem::replace(&mut run.is_inside, true) {
             self.shared.gate.enter(self.index);
         }
     }
 
     /// Ends a group that is written, with all that had to be done after it.
-    fn leave(&self, run: &mut Run) {
+    fn leave(&self, run: &mut OpenGroup) {
         match (mem::take(&mut run.is_inside), mem::take(&mut run.group.is_alone)) {
             (true, true) => self.shared.gate.leave_alone(self.index),
             (true, false) => self.shared.gate.leave(self.index),
@@ -398,7 +398,7 @@ impl Inner {
     }
 
     /// Writes the group and lets its replies go.
-    fn write(&self, run: &mut Run) {
+    fn write(&self, run: &mut OpenGroup) {
         let (changes, followers) = (&mut run.group.changes, &mut run.followers);
         let has_news = !changes.are_none();
         if has_news {
@@ -473,7 +473,7 @@ impl Inner {
     }
 
     /// Measures when the group was executed and written.
-    fn measure(&self, run: &mut Run, wrote: bool, bytes: usize) -> Written {
+    fn measure(&self, run: &mut OpenGroup, wrote: bool, bytes: usize) -> Written {
         let executed = run.lap;
         let counts = self.counts();
         if !run.notes.is_empty() {
@@ -541,7 +541,7 @@ impl Inner {
     }
 }
 
-impl Run {
+impl OpenGroup {
     fn touch(&mut self, connection: &Rc<Connection>) {
         if !self.touched.iter().any(|(touched, _)| Rc::ptr_eq(touched, connection)) {
             self.touched.push((connection.clone(), connection.buffered()));

@@ -125,14 +125,14 @@ fn is_swept(shared: &Shared) -> store::Result<bool> {
 /// meanwhile.
 async fn settled(shared: &Shared) {
     loop {
-        while shared.births.are_unheard() {
+        while shared.early_mkdirs.are_unheard() {
             sleep(LOOK).await;
         }
-        // Births that wait to be confirmed need not wait for their round.
+        // Early mkdirs that wait to be confirmed need not wait for their round.
         doubt::expedite_entries(shared);
         shared.prepared.until_none().await;
         until_swept(shared).await;
-        if !shared.prepared.any() && !shared.births.are_unheard() {
+        if !shared.prepared.any() && !shared.early_mkdirs.are_unheard() {
             return;
         }
     }

@@ -167,7 +167,7 @@ async fn found(world: &mut World, words: &[&str], damage: impl Fn(&Damage<'_>, &
     let mut tree = plant(world).await;
     assert_eq!(tree.client.fsck(false).await.findings, Vec::<String>::new());
     damage(&Damage(world), &tree);
-    world.server.shared.hot.clear();
+    world.server.shared.record_cache.clear();
     let mut findings = tree.client.fsck(false).await.findings;
     for words in words {
         let is_it = |finding: &String| words.split('…').all(|part| finding.contains(part));

@@ -1,7 +1,7 @@
 //! Finishes handoffs after their commit, their failure or a crash.
 //!
-//! A part of the background of one core. After a handoff the giver tells the master the new layout
-//! of the directory, until the master has stored it. Then the giver removes the names that it does
+//! A part of the background of one core. After a handoff the source tells the master the new layout
+//! of the directory, until the master has stored it. Then the source removes the names that it does
 //! not own any more. A partition whose names did not come removes what it received, and tells
 //! nobody.
 //!
@@ -86,7 +86,7 @@ fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
 }
 
 /// Resumes steps to another number of subsets after a restart. A restart forgets which masters were
-/// in such a step, and it is the masters that tell the next givers. So this reads all content
+/// in such a step, and it is the masters that tell the next sources. So this reads all content
 /// records, slowly, and queues each master whose directory is in a step.
 async fn look_for_steps(core: &Core) {
     let shared = &core.inner.shared;
@@ -239,7 +239,7 @@ async fn look_after(core: &Core) {
                 None => {}
             }
             shared.handoffs.received(|received| {
-                if received.get(&at).is_some_and(|received| received.target.what.txn == id) {
+                if received.get(&at).is_some_and(|received| received.state.what.txn == id) {
                     received.remove(&at);
                 }
             });
@@ -252,7 +252,7 @@ fn silent(shared: &Arc<Shared>) -> Vec<(Partition, TxnId)> {
         let silent = received
             .iter()
             .filter(|(_, received)| received.is_over || received.heard.elapsed() >= PATIENCE);
-        silent.map(|(at, received)| (*at, received.target.what.txn)).collect()
+        silent.map(|(at, received)| (*at, received.state.what.txn)).collect()
     })
 }
 

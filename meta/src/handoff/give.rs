@@ -16,7 +16,7 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use base::{DirId, Ino, Moving, Shift, Spread, layout::POS_MAX};
+use base::{DirId, Ino, Moving, Spread, Transfer, layout::POS_MAX};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 use wire::{Decide, HandoffBegin, HandoffPut, Reply, Request, Tally, TxnId};
@@ -59,15 +59,15 @@ pub(super) struct Giving {
     txn: TxnId,
     ino: Ino,
     home: DirId,
-    giver: Partition,
-    taker: Partition,
+    source: Partition,
+    target: Partition,
     moving: Moving,
     scan: Scan,
     spread: Spread,
     /// Key at which copying goes on; `None` at the first name.
     next: Option<Key>,
     frozen: Option<Instant>,
-    /// Records of the taker that the switch needs, read before the names are frozen.
+    /// Records of the target that the switch needs, read before the names are frozen.
     foreseen: Box<Remote>,
     /// Until this moment, new transactions that would hold the names to be frozen are kept off.
     wanted_until: Option<Instant>,
@@ -96,17 +96,17 @@ enum Stops {
 }
 
 impl Giving {
-    /// A handoff by `shift` from the partition `giver`, whose content record is `share`.
+    /// A handoff by `transfer` from the partition `source`, whose content record is `share`.
     pub(super) fn new(
         core: &Core,
-        giver: Partition,
+        source: Partition,
         share: &Content,
-        (shift, spread): (Shift, Spread),
+        (transfer, spread): (Transfer, Spread),
         moving: Moving,
     ) -> Option<Giving> {
         let shared = &core.inner.shared;
         let txn = shared.cluster.as_ref()?.next_txn();
-        let taker = Partition::of(share.home, giver.dir, shift.taker, shared.config.shards);
+        let target = Partition::of(share.home, source.dir, transfer.target, shared.config.shards);
         let (ino, home) = (share.ino, share.home);
         let (core, scan) = (core.clone(), shared.options.limits.scan());
         let (next, frozen, wanted_until) = (None, None, None);
@@ -115,8 +115,8 @@ impl Giving {
             txn,
             ino,
             home,
-            giver,
-            taker,
+            source,
+            target,
             moving,
             scan,
             spread,
@@ -212,8 +212,8 @@ impl Giving {
     /// noted change is sent.
     async fn watch(&mut self) -> Result<(), Stops> {
         self.detach_all().await?;
-        let Giving { txn: id, giver, moving, .. } = *self;
-        self.in_time(self.core.step(move |txn| steps::watch(txn, id, giver, moving))).await?;
+        let Giving { txn: id, source, moving, .. } = *self;
+        self.in_time(self.core.step(move |txn| steps::watch(txn, id, source, moving))).await?;
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl Giving {
         let until = *self.wanted_until.get_or_insert_with(|| Instant::now() + limit);
         let switch = self.switching(Tally::default());
         self.foreseen = transact::run::foresee(&self.core, switch, until).await;
-        let (id, names) = (self.txn, (self.giver, self.scanned()));
+        let (id, names) = (self.txn, (self.source, self.scanned()));
         let freeze = self.core.step(move |txn| steps::freeze(txn, id, names, until));
         if self.in_time(freeze).await == Ok(Some(true)) {
             self.frozen = Some(Instant::now());
@@ -240,12 +240,12 @@ impl Giving {
 
     /// [`Bug::LayoutPublishedEarly`].
     async fn publish(&self) {
-        let (at, shift) =
-            (self.giver, Shift { giver: self.giver.number, taker: self.taker.number });
+        let (at, transfer) =
+            (self.source, Transfer { source: self.source.number, target: self.target.number });
         let share = read::<Content>(&self.core.inner.shared, &at.share());
         let Ok(Some(share)) = share else { return };
         let layout = share.layout.turned(self.spread);
-        if let Some(after) = layout.as_ref().unwrap_or(&share.layout).after(shift) {
+        if let Some(after) = layout.as_ref().unwrap_or(&share.layout).after(transfer) {
             tell(&self.core, at.dir, &share, at.number, &after).await;
         }
     }
@@ -264,7 +264,10 @@ impl Giving {
     fn gives_up(&self, stops: Stops) -> Event {
         match stops {
             Stops::Unreadable => {
-                tracing::error!(id = %self.giver.dir, "names that are to move cannot be read; run `pando fsck`");
+                tracing::error!(
+                    id = %self.source.dir,
+                    "names that are to move cannot be read; run `pando fsck`"
+                );
                 Event::Refused
             }
             Stops::Late => Event::Lost,
@@ -284,11 +287,11 @@ impl Giving {
     async fn begin(&self) -> Event {
         let request = HandoffBegin {
             txn: self.txn,
-            dir: self.giver.dir,
+            dir: self.source.dir,
             ino: self.ino,
             home: self.home,
-            giver: self.giver.number,
-            taker: self.taker.number,
+            source: self.source.number,
+            target: self.target.number,
             moving: self.moving,
         };
         match self.server() {
@@ -301,8 +304,8 @@ impl Giving {
     }
 
     async fn put(&self, number: u64, changes: Vec<Change>, stable: bool) -> Event {
-        let (dir, home, taker) = (self.giver.dir, self.home, self.taker.number);
-        let request = HandoffPut { txn: self.txn, dir, home, taker, number, changes, stable };
+        let (dir, home, target) = (self.source.dir, self.home, self.target.number);
+        let request = HandoffPut { txn: self.txn, dir, home, target, number, changes, stable };
         match self.server() {
             None => Event::Lost,
             Some(server) if self.is_me(server) => {
@@ -320,7 +323,7 @@ impl Giving {
     }
 
     fn server(&self) -> Option<u16> {
-        self.core.inner.shared.cluster.as_ref()?.server_of_key(&self.taker.share())
+        self.core.inner.shared.cluster.as_ref()?.server_of_key(&self.target.share())
     }
 
     fn is_me(&self, server: u16) -> bool {
@@ -366,8 +369,8 @@ impl Giving {
         #[cfg(test)]
         tests::detaches(self, names.len());
         for names in names.chunks(NAMES_A_STEP) {
-            let (giver, names) = (self.giver, names.to_vec());
-            let detach = move |txn: &mut Txn<'_>| steps::detach(txn, giver, &names);
+            let (source, names) = (self.source, names.to_vec());
+            let detach = move |txn: &mut Txn<'_>| steps::detach(txn, source, &names);
             self.in_time(self.core.step_of(self.txn, detach)).await?;
         }
         Ok(!names.is_empty())
@@ -383,7 +386,7 @@ impl Giving {
 
     /// Reads the next records that are to move, and returns whether there are no more.
     fn page(&mut self, records_max: usize) -> Result<(Vec<(Key, Bytes)>, bool), Stops> {
-        let Partition { shard, dir, .. } = self.giver;
+        let Partition { shard, dir, .. } = self.source;
         let (first, last) = self.scanned().bounds();
         let from = self.next.take().unwrap_or_else(|| key::names_from(shard, dir, first));
         let end = key::names_to(shard, dir, last);
@@ -414,7 +417,7 @@ impl Giving {
             page = self.present(keys)?.into_iter().filter_map(|(at, is)| Some((at, is?))).collect();
         }
         is_bare(page.iter().map(|(at, is)| (at, is)))?;
-        let changes = page.into_iter().map(|(at, is)| (self.at_taker(&at), Some(is)));
+        let changes = page.into_iter().map(|(at, is)| (self.at_target(&at), Some(is)));
         Ok((changes.collect(), end))
     }
 
@@ -427,7 +430,7 @@ impl Giving {
             found = self.present(found.into_iter().map(|(at, _)| at).collect())?;
         }
         is_bare(found.iter().filter_map(|(at, is)| Some((at, is.as_ref()?))))?;
-        Ok(found.into_iter().map(|(at, is)| (self.at_taker(&at), is)).collect())
+        Ok(found.into_iter().map(|(at, is)| (self.at_target(&at), is)).collect())
     }
 
     /// Reads records as they are stored now.
@@ -438,25 +441,25 @@ impl Giving {
         Ok(keys.into_iter().zip(found).collect())
     }
 
-    /// The key of a record at the taker: it begins with the taker's shard.
-    fn at_taker(&self, at: &[u8]) -> Bytes {
-        let shard = self.taker.shard.0.to_be_bytes();
+    /// The key of a record at the target: it begins with the target's shard.
+    fn at_target(&self, at: &[u8]) -> Bytes {
+        let shard = self.target.shard.0.to_be_bytes();
         [&shard[..], &at[shard.len()..]].concat().into()
     }
 
     fn switching(&self, tally: Tally) -> Step {
-        let Giving { txn: id, giver, taker, ino, spread, .. } = *self;
-        let switch = Switch { txn: id, giver, taker, ino, spread, tally };
+        let Giving { txn: id, source, target, ino, spread, .. } = *self;
+        let switch = Switch { txn: id, source, target, ino, spread, tally };
         Step::new(move |txn| switch::run(txn, &switch)).part_of(id)
     }
 
     async fn switch(&mut self, tally: Tally) -> bool {
         let Some(until) = self.frozen_until() else { return false };
         let (switch, foreseen) = (self.switching(tally), std::mem::take(&mut self.foreseen));
-        let taker = self.taker;
+        let target = self.target;
         let moved = transact::run::once_as(&self.core, (self.txn, switch), foreseen, until).await;
         if moved {
-            self.core.inner.shared.handoffs.has_come(&taker.handoff());
+            self.core.inner.shared.handoffs.has_come(&target.handoff());
             Counters::add_many(&self.core.inner.shared.counters.handoff_names, tally.entries);
         }
         moved
@@ -536,7 +539,7 @@ mod tests {
         in_cluster_of(locked, async |three| {
             let core = &three.node(1).core;
             let (shard, dir) = (ShardId(1), DirId(77));
-            let giver = Partition { shard, dir, number: 0 };
+            let source = Partition { shard, dir, number: 0 };
             let (layout, first) = (Layout::Whole, Splits::new(1));
             let share = Content {
                 ino: Ino::new(shard, 7),
@@ -546,9 +549,9 @@ mod tests {
                 ..root_content(Time::default())
             };
             let mut batch = Batch::new();
-            batch.put(&giver.share(), &share.to_record());
-            let shift = first.split(0, 64).expect("it can split");
-            let moving = Layout::Extendible(first).moving(shift).expect("it is its shift");
+            batch.put(&source.share(), &share.to_record());
+            let transfer = first.split(0, 64).expect("it can split");
+            let moving = Layout::Extendible(first).moving(transfer).expect("it is its transfer");
             let (low, high) = moving.bounds();
             for number in 0..FILES {
                 let pos = if number % 2 == 0 { low + number } else { high - number };
@@ -558,7 +561,7 @@ mod tests {
                 batch.put(&at, &record.to_record());
             }
             core.inner.shared.engine.write(batch).expect("memory takes it");
-            let giving = Giving::new(core, giver, &share, (shift, Spread::Extendible), moving);
+            let giving = Giving::new(core, source, &share, (transfer, Spread::Extendible), moving);
             giving.expect("a server of several").run().await;
             let files = usize::try_from(FILES).expect("a few");
             assert_eq!(LEFT.get(), [files, 0]);
@@ -577,20 +580,20 @@ mod tests {
             let core = &three.node(1).core;
             let frozen_max = core.inner.shared.options.limits.frozen_max;
             let dir = DirId(77);
-            let giver = Partition { shard: ShardId(1), dir, number: 0 };
+            let source = Partition { shard: ShardId(1), dir, number: 0 };
             let share = Content { ino: Ino(7), home: dir, ..root_content(Time::default()) };
-            let shift = (Shift { giver: 0, taker: 1 }, Spread::Extendible);
-            let giving = Giving::new(core, giver, &share, shift, Moving::Range((0, POS_MAX)));
+            let transfer = (Transfer { source: 0, target: 1 }, Spread::Extendible);
+            let giving = Giving::new(core, source, &share, transfer, Moving::Range((0, POS_MAX)));
             let mut giving = giving.expect("a server of several");
             FREE.set(0);
             tokio::time::sleep(Duration::from_secs(1)).await;
             let began = Instant::now();
             giving.frozen = Some(began);
-            let name = (Key::from_slice(&giver.share()), Ino(8));
+            let name = (Key::from_slice(&source.share()), Ino(8));
             let acts = async {
                 assert!(matches!(giving.put(0, Vec::new(), false).await, Event::Lost));
                 let names = vec![name];
-                let step = core.step(move |txn| steps::detach(txn, giver, &names));
+                let step = core.step(move |txn| steps::detach(txn, source, &names));
                 assert_eq!(giving.in_time(step).await, Err(Stops::Late));
             };
             let ended = tokio::time::timeout(Duration::from_secs(60), acts).await;

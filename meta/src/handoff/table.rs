@@ -88,7 +88,7 @@ struct Given {
 
 /// A handoff that this server receives.
 pub(super) struct Received {
-    pub(super) target: Target,
+    pub(super) state: Target,
     /// When the source was last heard.
     pub(super) heard: Instant,
     /// Whether the source has given the handoff up.
@@ -119,7 +119,7 @@ impl Handoffs {
 
     /// Whether this transaction is that of a handoff, as far as this server knows.
     pub(crate) fn is_of(&self, txn: TxnId) -> bool {
-        let comes = || self.received(|all| all.values().any(|of| of.target.what.txn == txn));
+        let comes = || self.received(|all| all.values().any(|of| of.state.what.txn == txn));
         self.given.lock().contains_key(&txn) || comes()
     }
 
@@ -204,7 +204,7 @@ impl Handoffs {
     pub(super) fn is_given_up(&self, id: TxnId) -> Option<Partition> {
         let mut received = self.received.lock();
         let mut all = received.iter_mut();
-        let (at, found) = all.find(|(_, received)| received.target.what.txn == id)?;
+        let (at, found) = all.find(|(_, received)| received.state.what.txn == id)?;
         found.is_over = true;
         Some(*at)
     }

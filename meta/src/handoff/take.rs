@@ -36,23 +36,26 @@ fn locked(txn: &mut Txn<'_>, home: DirId, dir: DirId, number: u16) -> Result<Par
 
 /// Begins to receive names. Returns `None` when this server cannot take them now.
 pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tally>> {
-    if !txn.shared.room.is_enough() {
+    if !txn.shared.space_guard.is_enough() {
         return Ok(None);
     }
-    let taker = locked(txn, req.home, req.dir, req.taker)?;
-    let at = taker.handoff();
+    let target = locked(txn, req.home, req.dir, req.target)?;
+    let at = target.handoff();
     if txn.settle_change(&at).is_err() {
         return Ok(None);
     }
     // Another directory may have had this id, or may have it now.
-    let share = txn.get_content(&taker.share())?;
+    let share = txn.get_content(&target.share())?;
     let fits = match &share {
         // A new partition takes names only from a lower number. Partitions that it gave names to
         // give them back only while it is there.
-        None => req.taker > req.giver,
+        None => req.target > req.source,
         // This may be a late duplicate of a message whose names have come.
         Some(share) => {
-            let has = matches!(req.moving, Moving::Range((first, _)) if share.layout.partition(first) == req.taker);
+            let has = matches!(
+                req.moving,
+                Moving::Range((first, _)) if share.layout.partition(first) == req.target
+            );
             share.ino == req.ino && !has
         }
     };
@@ -60,16 +63,16 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
         return Ok(None);
     }
     let record = txn.get::<HandoffRecord>(&at)?;
-    let empty = record.is_none() && is_empty(txn, taker, req.moving)?;
-    let what = Receiving { txn: req.txn, ino: req.ino, giver: req.giver, moving: req.moving };
+    let empty = record.is_none() && is_empty(txn, target, req.moving)?;
+    let what = Receiving { txn: req.txn, ino: req.ino, source: req.source, moving: req.moving };
     let begun = txn.shared.handoffs.received(|received| {
-        let before = received.get(&taker);
+        let before = received.get(&target);
         let is_free = before.is_some() || received.len() < RECEIVED_MAX;
-        let before = before.map(|before| &before.target);
-        let target = Target::begin(what, record.as_ref(), before, empty);
-        let target = target.filter(|_| is_free)?;
-        let record = target.record();
-        received.insert(taker, Received { target, heard: Instant::now(), is_over: false });
+        let before = before.map(|before| &before.state);
+        let state = Target::begin(what, record.as_ref(), before, empty);
+        let state = state.filter(|_| is_free)?;
+        let record = state.record();
+        received.insert(target, Received { state, heard: Instant::now(), is_over: false });
         Some(record)
     });
     let Some(record) = begun else { return Ok(None) };
@@ -79,10 +82,10 @@ pub(crate) fn begin(txn: &mut Txn<'_>, req: &HandoffBegin) -> Result<Option<Tall
 
 /// Whether nothing is stored in the range that the names come to. Names of a subset come to many
 /// places, which are not looked at: then `false`.
-fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
+fn is_empty(txn: &Txn<'_>, target: Partition, moving: Moving) -> Result<bool> {
     let Moving::Range((first, last)) = moving else { return Ok(false) };
-    let from = key::names_from(taker.shard, taker.dir, first);
-    let to = key::names_to(taker.shard, taker.dir, last);
+    let from = key::names_from(target.shard, target.dir, first);
+    let to = key::names_to(target.shard, target.dir, last);
     if txn.has_unwritten(&from, &to) {
         return Err(Unwritten.into());
     }
@@ -97,11 +100,11 @@ fn is_empty(txn: &Txn<'_>, taker: Partition, moving: Moving) -> Result<bool> {
 /// Takes names, or changes of names. Returns `None` when this server does not know the handoff, or
 /// has no room for more.
 pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> {
-    if !txn.shared.room.is_enough() {
+    if !txn.shared.space_guard.is_enough() {
         return Ok(None);
     }
-    let taker = locked(txn, req.home, req.dir, req.taker)?;
-    let at = taker.handoff();
+    let target = locked(txn, req.home, req.dir, req.target)?;
+    let at = target.handoff();
     if txn.settle_change(&at).is_err() {
         return Ok(None);
     }
@@ -109,7 +112,7 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
         Some(HandoffRecord::Receiving(what)) if what.txn == req.txn => what.moving,
         Some(_) | None => return Ok(None),
     };
-    let names = key::names(taker.shard, taker.dir);
+    let names = key::names(target.shard, target.dir);
     let moves = |key: &Bytes| {
         let pos = key::parse_moving(key);
         key.starts_with(&names) && pos.is_some_and(|pos| moving.contains(pos))
@@ -118,7 +121,7 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
         return Err(Fault::Refused("these names do not move".into()));
     }
     let new = txn.shared.handoffs.received(|received| {
-        received.get(&taker).is_some_and(|received| received.target.are_new(&req.changes))
+        received.get(&target).is_some_and(|received| received.state.are_new(&req.changes))
     });
     let mut was: HashMap<&[u8], Option<Bytes>> = HashMap::default();
     if !new {
@@ -132,13 +135,13 @@ pub(crate) fn put(txn: &mut Txn<'_>, req: &HandoffPut) -> Result<Option<Tally>> 
         return Err(txn.into());
     }
     let taking = txn.shared.handoffs.received(|received| {
-        let received = received.get_mut(&taker)?;
-        if received.target.what.txn != req.txn {
+        let received = received.get_mut(&target)?;
+        if received.state.what.txn != req.txn {
             return None;
         }
         received.heard = Instant::now();
         let before = |key: &[u8]| was.get(key).cloned().flatten();
-        Some(received.target.put(req.number, &req.changes, before, weigh))
+        Some(received.state.put(req.number, &req.changes, before, weigh))
     });
     match taking {
         Some(Taking::Store(tally)) => {
@@ -180,8 +183,8 @@ pub(crate) fn learn(txn: &mut Txn<'_>, req: &LayoutLearnt) -> Result<Layout> {
         txn.put_content(at.share(), share.clone());
     }
     if at.number == 0 && is_stepping(&share.layout) {
-        // During a step a master looks when the last giver has told it, and until then only now and
-        // then.
+        // During a step a master looks when the last source has told it, and until then only now
+        // and then.
         txn.shared.handoffs.want(std::iter::once(at.share()));
     } else {
         txn.shared.handoffs.again(at);

@@ -111,7 +111,7 @@ pub(crate) fn abandoned(record: &HandoffRecord) -> Option<HandoffRecord> {
     }
 }
 
-/// The record after the master has learnt the layout that a giver has made. `None` when the record
+/// The record after the master has learnt the layout that a source has made. `None` when the record
 /// stays as it is.
 pub(crate) fn told(record: &HandoffRecord) -> Option<HandoffRecord> {
     match record {
@@ -133,7 +133,7 @@ mod tests {
 
     fn begun(empty: bool) -> Target {
         let txn = TxnId { server: 1, run: 1, number: 1 };
-        let what = Receiving { txn, ino: Ino(5), giver: 0, moving: Moving::Range((0, 9)) };
+        let what = Receiving { txn, ino: Ino(5), source: 0, moving: Moving::Range((0, 9)) };
         Target::begin(what, None, None, empty).unwrap()
     }
 

@@ -49,9 +49,9 @@ fn so_do_many_crashes_and_lost_messages() {
 }
 
 #[test]
-fn names_thaw_when_the_taker_does_not_promise_in_time() {
+fn names_thaw_when_the_target_does_not_promise_in_time() {
     for kind in Kind::ALL {
-        let frozen = Run::new(kind, 0, None).taker_away().unwrap();
+        let frozen = Run::new(kind, 0, None).target_away().unwrap();
         assert!((1..100).contains(&frozen), "{kind:?}: {frozen} steps");
     }
 }

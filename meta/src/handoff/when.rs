@@ -2,16 +2,16 @@
 //!
 //! A part of the background of one core. A partition that is too large or too small is known from
 //! the write that made it so ([`Handoffs::want`](super::table::Handoffs::want)), or is told by
-//! another partition. Splits and merges are decided by the giver alone. The number of subsets is
-//! decided by the master, which tells all givers at once. Each gives to one taker after the other,
-//! and where one is busy with another giver it goes on with the next. A handoff that failed is
-//! tried again, later each time; a partition that cannot give rests.
+//! another partition. Splits and merges are decided by the source alone. The number of subsets is
+//! decided by the master, which tells all sources at once. Each gives to one target after the
+//! other, and where one is busy with another source it goes on with the next. A handoff that failed
+//! is tried again, later each time; a partition that cannot give rests.
 //!
 //! Paper: SFS §3.3, §3.5; Duplex §III-C.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
-use base::{HashMap, Layout, Shift, Splits, Spread, Subsets};
+use base::{HashMap, Layout, Splits, Spread, Subsets, Transfer};
 use bytes::Bytes;
 use futures::future::join_all;
 use tokio::sync::Semaphore;
@@ -33,14 +33,14 @@ const GIVEN_MAX: usize = 2;
 /// The pause before a partition that could not give tries again, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Longest pause where takers only have no time, as a multiple of the first pause: a handoff takes
+/// Longest pause where targets only have no time, as a multiple of the first pause: a handoff takes
 /// some 20 ms.
 const PAUSES_MAX_BUSY: u32 = 4;
-/// Number of givers that a master tells at a time that a step has begun.
+/// Number of sources that a master tells at a time that a step has begun.
 const TOLD_MAX: usize = 16;
 /// The pause before a partition that need not give is looked at again.
 const REST: Duration = Duration::from_secs(1);
-/// The pause before a partition that has no taker is looked at again.
+/// The pause before a partition that has no target is looked at again.
 const FULL_REST: Duration = Duration::from_secs(30);
 
 /// Runs the handoffs of partitions that should give names away.
@@ -107,7 +107,7 @@ enum Did {
     Fits,
     /// No change: something was in the way.
     Failed,
-    /// No change: no taker has time now.
+    /// No change: no target has time now.
     Refused,
     /// No change: the partition cannot be divided further, however large it is.
     Full,
@@ -172,12 +172,12 @@ impl Seen<'_> {
         self.share.is_small(self.threshold)
     }
 
-    async fn give(&self, shift: Shift, spread: Spread) -> Did {
+    async fn give(&self, transfer: Transfer, spread: Spread) -> Did {
         let layout = self.share.layout.turned(spread);
         let layout = layout.as_ref().unwrap_or(&self.share.layout);
-        let Some(moving) = layout.moving(shift) else { return Did::Fits };
+        let Some(moving) = layout.moving(transfer) else { return Did::Fits };
         let Some(_under_way) = self.core.inner.shared.pauses.handoff() else { return Did::Failed };
-        let giving = Giving::new(self.core, self.at, &self.share, (shift, spread), moving);
+        let giving = Giving::new(self.core, self.at, &self.share, (transfer, spread), moving);
         let Some(giving) = giving else { return Did::Failed };
         match giving.run().await {
             Parted::Moved => Did::Gave,
@@ -186,18 +186,18 @@ impl Seen<'_> {
         }
     }
 
-    /// Splits the partition, or merges it, by `shift`. There is no other taker.
-    async fn give_alone(&self, shift: Shift) -> Did {
-        match self.give(shift, Spread::Extendible).await {
+    /// Splits the partition, or merges it, by `transfer`. There is no other target.
+    async fn give_alone(&self, transfer: Transfer) -> Did {
+        match self.give(transfer, Spread::Extendible).await {
             Did::Refused => Did::Failed,
             did => did,
         }
     }
 
-    /// Makes the first of these shifts whose taker has time.
-    async fn give_one(&self, shifts: &[Shift]) -> Did {
-        for shift in shifts {
-            match self.give(*shift, Spread::Subsets).await {
+    /// Makes the first of these transfers whose target has time.
+    async fn give_one(&self, transfers: &[Transfer]) -> Did {
+        for transfer in transfers {
+            match self.give(*transfer, Spread::Subsets).await {
                 Did::Refused => {}
                 did => return did,
             }
@@ -210,30 +210,31 @@ impl Seen<'_> {
     async fn splits(&self, splits: &Splits) -> Did {
         let (number, policy) = (self.at.number, self.share.policy);
         if self.is_large() {
-            let shift = splits.split(number, self.partitions_max());
-            let shift = shift.filter(|_| policy.spread() == Spread::Extendible);
-            return match shift {
-                Some(shift) => self.give_alone(shift).await,
+            let transfer = splits.split(number, self.partitions_max());
+            let transfer = transfer.filter(|_| policy.spread() == Spread::Extendible);
+            return match transfer {
+                Some(transfer) => self.give_alone(transfer).await,
                 None => Did::Full,
             };
         }
         if !self.is_small() {
             return Did::Fits;
         }
-        if let Some(shift) = splits.merge(number).filter(|_| number >= policy.partitions()) {
-            let Some(theirs) = self.share_of(shift.taker).await else { return Did::Failed };
+        if let Some(transfer) = splits.merge(number).filter(|_| number >= policy.partitions()) {
+            let Some(theirs) = self.share_of(transfer.target).await else { return Did::Failed };
             let entries = theirs.entries.saturating_add(self.share.entries);
             let mut layout = self.share.layout.clone();
             layout.learn(&theirs.layout);
-            // The taker may have split since.
-            let merges = layout.moving(shift).is_some();
+            // The target may have split since.
+            let merges = layout.moving(transfer).is_some();
             if merges && entries.saturating_mul(4) <= self.threshold {
-                return self.give_alone(shift).await;
+                return self.give_alone(transfer).await;
             }
             return Did::Fits;
         }
         // The partition that was split off last may be small as well, and must be told to look.
-        let into_this = |from: &u16| splits.merge(*from).is_some_and(|shift| shift.taker == number);
+        let into_this =
+            |from: &u16| splits.merge(*from).is_some_and(|transfer| transfer.target == number);
         let youngest = self.share.layout.active().find(into_this);
         if let Some(youngest) = youngest.filter(|youngest| *youngest >= policy.partitions()) {
             self.tell(youngest, &self.share.layout).await;
@@ -244,11 +245,11 @@ impl Seen<'_> {
     /// Gives what a step of subsets asks of this partition. The master also decides on steps.
     async fn subsets(&self, subsets: &Subsets) -> Did {
         let is_master = self.at.number == 0;
-        let mine: Vec<Shift> = subsets.shifts_of(self.at.number).collect();
+        let mine: Vec<Transfer> = subsets.transfers_of(self.at.number).collect();
         if !mine.is_empty() {
             let did = self.give_one(&mine).await;
             if is_master && !matches!(did, Did::Gave) {
-                self.tell_givers(subsets).await;
+                self.tell_sources(subsets).await;
             }
             return did;
         }
@@ -259,9 +260,9 @@ impl Seen<'_> {
             return Did::Fits;
         }
         if !subsets.is_settled() {
-            // A giver that has heard of the step goes on until it has given everything. The others,
-            // and those that were not there, hear again.
-            self.tell_givers(subsets).await;
+            // A source that has heard of the step goes on until it has given everything. The
+            // others, and those that were not there, hear again.
+            self.tell_sources(subsets).await;
             return Did::Failed;
         }
         let mut entries = self.share.entries;
@@ -274,15 +275,15 @@ impl Seen<'_> {
         let Some(begun) = subsets.begin(wanted, self.shards()) else { return Did::Fits };
         let did = self.change(Layout::Subsets(begun.clone())).await;
         if matches!(did, Did::Changed) {
-            self.tell_givers(&begun).await;
+            self.tell_sources(&begun).await;
         }
         did
     }
 
-    /// Tells all other givers of the step that is under way.
-    async fn tell_givers(&self, subsets: &Subsets) {
+    /// Tells all other sources of the step that is under way.
+    async fn tell_sources(&self, subsets: &Subsets) {
         let layout = Layout::Subsets(subsets.clone());
-        let gives = |giver: &u16| subsets.shifts_of(*giver).next().is_some();
+        let gives = |source: &u16| subsets.transfers_of(*source).next().is_some();
         let others: Vec<u16> =
             layout.active().filter(|other| *other != self.at.number).filter(gives).collect();
         for some in others.chunks(TOLD_MAX) {

@@ -11,7 +11,9 @@ use super::{
     name_of, phases,
     sketch::Rates,
 };
-use crate::{cluster::Cluster, coordinator, room::Level, server::Shared, transact::PATIENCE};
+use crate::{
+    cluster::Cluster, coordinator, server::Shared, space_guard::Level, transact::PATIENCE,
+};
 
 /// Number of busy sessions and directories that are reported.
 const BUSY_TOLD: usize = 32;
@@ -133,7 +135,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("locks_waiting", count(waiting)),
         ("sessions_unclaimed", count(shared.opens.unclaimed())),
         ("sessions_max", count(shared.options.limits.sessions_max)),
-        ("writable", u64::from(shared.room.level() == Level::Enough)),
+        ("writable", u64::from(shared.space_guard.level() == Level::Enough)),
         ("block_store", u64::from(shared.block_store.problem().is_none())),
         ("lease", u64::from(cluster.is_none_or(Cluster::has_lease))),
         ("lease_left_nanos", nanos(cluster.map_or(Duration::ZERO, Cluster::lease_left))),

@@ -13,14 +13,14 @@ use crate::{
     error::{Fault, Result},
     format::root_content,
     millis::millis,
-    quota::allowance::Heard,
+    quota::grant::GrantState,
     record::{Record as _, SessionRecord, key, system::StoredAnswer},
-    room::Level,
     serve::connection::Connection,
     server::{Counters, Shared},
     session::{self, Rights, Session},
+    space_guard::Level,
     tokens::Share,
-    txn::{Caller, Group, Remote, Txn},
+    txn::{Caller, CommitGroup, Remote, Txn},
     unheard,
 };
 
@@ -32,7 +32,7 @@ const CONNECTIONS_A_SESSION_MAX: usize = 64;
 
 pub(crate) fn run(
     shared: &Arc<Shared>,
-    group: &mut Group,
+    group: &mut CommitGroup,
     connection: &Rc<Connection>,
     hello: &Hello,
     now: Time,
@@ -113,7 +113,7 @@ pub(crate) fn run(
             cred: &Cred::ROOT,
             session: Some(&session),
             standing,
-            heard: Heard::MayNotAsk,
+            grant_state: GrantState::MayNotAsk,
         };
         let mut txn = Txn::new(shared, group, caller, now);
         let root = txn.dir_ref(root.id, root.ino, root.home);
@@ -193,7 +193,7 @@ fn has_place(shared: &Shared, connection: &Connection, session: &Session) -> Res
 /// another server, or had one here, waits for room: it goes on with other servers meanwhile, and
 /// would end if it were refused.
 fn has_room_for_another(shared: &Shared, hello: &Hello) -> Result<()> {
-    match shared.room.has(Level::Low) {
+    match shared.space_guard.has(Level::Low) {
         Err(_) if hello.resume.is_some() => Err(Fault::Retry(Retry::Busy)),
         has => has.map_err(Fault::from),
     }
@@ -332,7 +332,7 @@ type Root = (DirRef, Attr);
 /// the latest of `evictions` is not used.
 fn root_of(
     shared: &Shared,
-    group: &mut Group,
+    group: &mut CommitGroup,
     (token, past, evictions): (&Token, Option<&Resume>, u64),
     now: Time,
     way: &mut Option<Box<Remote>>,

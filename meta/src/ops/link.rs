@@ -54,7 +54,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Link) -> Result<Entry> {
         txn.has_name_within(file)?;
     }
     // The old name may not be lost with the new one.
-    txn.settle_birth(&dir)?;
+    txn.settle_early_mkdir(&dir)?;
     if target.inode.nlink == 0 {
         first_name(txn, target.inode.ino)?;
     }

@@ -17,7 +17,7 @@ use crate::{
     lock,
     server::Shared,
     session::Session,
-    txn::{Group, Txn},
+    txn::{CommitGroup, Txn},
 };
 
 /// Executes a request that does not wait.
@@ -39,7 +39,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lock) -> Result<()> {
 /// Cost: as [`run`], and the group is written before.
 pub(crate) fn wait(
     shared: &Shared,
-    group: &mut Group,
+    group: &mut CommitGroup,
     session: &Session,
     req: &Lock,
 ) -> Result<Turn> {
@@ -78,7 +78,10 @@ pub(crate) fn claim(txn: &mut Txn<'_>, req: &LockClaim) -> Result<()> {
     for claimed in &req.locks {
         has_open(txn.shared, session, claimed.ino)?;
         if let Err(error) = txn.shared.file_locks.claim(session.id, claimed) {
-            tracing::warn!(session = %session.id, ino = %claimed.ino, %error, "a lock was claimed that it had not");
+            tracing::warn!(
+                session = %session.id, ino = %claimed.ino, %error,
+                "a lock was claimed that it had not"
+            );
         }
     }
     Ok(())

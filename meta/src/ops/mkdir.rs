@@ -3,7 +3,7 @@
 //!
 //! The id is the birth triple with the lowest free version: not one in the name's rename list (a
 //! directory born here that lives elsewhere), and not one whose content record exists (a collision
-//! of hashes). Where the child's group is on another server, its id is presumed to be free, and
+//! of hashes). Where the child's group is on another server, its id is assumed to be free, and
 //! that server says if it is not.
 //!
 //! Cost: four locked reads and one batch of three puts and the stored answer.

@@ -9,7 +9,7 @@
 //! second directory adds one, a replaced directory two. A directory that gets another parent adds
 //! one for each directory between the new parent and the root that was not read yet. Where cores
 //! share the locks, a file that moves or is replaced is read once more. Where the new directory is
-//! another server's, its records are read once, and presumed from then on while new names in it are
+//! another server's, its records are read once, and assumed from then on while new names in it are
 //! free.
 //! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a
 //! directory that is not empty and would leave its quota, or enter one; EDQUOT.
@@ -20,7 +20,7 @@ use wire::{DirRef, Rename, RenameMode, Renamed, Retry};
 use super::{rmdir, unlink};
 use crate::{
     bugs::Bug,
-    coordinator::ways::{Group, Moved},
+    coordinator::ancestry_hints::{HomedDir, Moved},
     error::{Fault, Result},
     lock,
     record::{Access, EntryRecord, QuotaId, QuotaRecord, Usage, XattrSet, key::Part},
@@ -46,12 +46,12 @@ impl Sides {
     }
 
     /// Waits for births: an entry from another directory may not be lost with its new one.
-    fn settle_births(&self, txn: &Txn<'_>, mode: RenameMode) -> Result<()> {
+    fn settle_early_mkdirs(&self, txn: &Txn<'_>, mode: RenameMode) -> Result<()> {
         if self.is_one() {
             return Ok(());
         }
-        txn.settle_birth(self.to())?;
-        if mode == RenameMode::Exchange { txn.settle_birth(&self.from) } else { Ok(()) }
+        txn.settle_early_mkdir(self.to())?;
+        if mode == RenameMode::Exchange { txn.settle_early_mkdir(&self.from) } else { Ok(()) }
     }
 
     /// Reads the source's directory again: a replaced entry may have gone to the trash, which may
@@ -82,7 +82,7 @@ enum Moving {
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Rename) -> Result<Renamed> {
     want_all(txn, req)?;
     let mut sides = sides_locked(txn, req)?;
-    sides.settle_births(txn, req.mode)?;
+    sides.settle_early_mkdirs(txn, req.mode)?;
     txn.dir_permits(&sides.from, Permission::EXECUTE)?;
     txn.dir_permits(sides.to(), Permission::EXECUTE)?;
     let source = txn.entry(&sides.from, &req.from_name)?.ok_or(FsError::NotFound)?;
@@ -154,7 +154,7 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     let from = (&req.from_dir, from_partition(txn, req));
     let to = (&req.to_dir, txn.hint(&req.to_dir, &req.to_name));
     let is_here = |(dir, at): (&DirRef, u16)| txn.has_shard(txn.shard_of(dir.home, at));
-    if is_here(from) && is_here(to) && txn.ways().is_none() {
+    if is_here(from) && is_here(to) && txn.ancestry_hints().is_none() {
         // Both names are here: the records are read one after the other.
         return Ok(());
     }
@@ -174,36 +174,36 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
         match source {
             Some(EntryRecord::Dir(access)) => {
                 txn.is_coordinators()?;
-                Some(Some(Group { id: access.id, home: access.home }))
+                Some(Some(HomedDir { id: access.id, home: access.home }))
             }
             Some(EntryRecord::Node(_) | EntryRecord::Link(_)) | None => None,
         }
     } else {
         // The rename was sent to the coordinator because it moves a directory.
-        txn.ways().is_some().then_some(None)
+        txn.ancestry_hints().is_some().then_some(None)
     };
     let target = entry(to, &req.to_name);
     if moves_dir.is_none() {
-        txn.presume_free(&content(to), &target);
+        txn.assume_free(&content(to), &target);
     }
     let mut keys = vec![content(from), source.clone(), content(to), target.clone()];
-    if let (Some(ways), Some(moved)) = (txn.ways(), moves_dir) {
+    if let (Some(hints), Some(moved)) = (txn.ancestry_hints(), moves_dir) {
         let config = &txn.shared.config;
         let predicted = || {
             let id = config.hash_key.dir_id(req.from_dir.id, &req.from_name, NameVersion(0));
-            let group = Group { id, home: config.locality.home(id, req.from_dir.home) };
+            let group = HomedDir { id, home: config.locality.home(id, req.from_dir.home) };
             let (home, dir) = (req.from_dir.home, req.from_dir.id);
             let birth = txn.name_key(home, dir, &req.from_name, Part::RenameList);
             Moved { group, birth }
         };
-        let hint = ways.moved(req.from_dir.id, &req.from_name).unwrap_or_else(predicted);
+        let hint = hints.moved(req.from_dir.id, &req.from_name).unwrap_or_else(predicted);
         let group = moved.unwrap_or(hint.group);
         // All records of the move that walks may see.
         let moving = [source, target, txn.content_key(group.home, group.id), hint.birth];
         txn.want_held(&moving);
         keys.extend(moving);
         if !req.from_dir.same(&req.to_dir) {
-            keys.extend(ways.up(req.to_dir.id).map(|up| txn.content_key(up.home, up.id)));
+            keys.extend(hints.up(req.to_dir.id).map(|up| txn.content_key(up.home, up.id)));
         }
     }
     txn.want(&keys)

@@ -26,6 +26,7 @@ use super::setattr;
 use crate::{
     compact::queue::is_due,
     data,
+    deferred_truncations::cut,
     error::{Fault, Result},
     lock,
     reclaim::notes::CHUNKS_A_STEP,
@@ -33,7 +34,6 @@ use crate::{
         ChunkRecord, Contents, Inode, Record as _, Times, chunk::embedded_bytes, chunk::is_sound,
         inode::blocks_of, key,
     },
-    tails::cut,
     txn::{Located, Txn},
     unsynced::Unsynced,
 };
@@ -319,7 +319,7 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
 
 /// Refuses for now a write that would make a file reach contents that were cut off before.
 fn keep_off_tail(txn: &Txn<'_>, inode: &Inode, end: u64) -> Result<()> {
-    if !txn.shared.tails.is_in_the_way(inode.ino, end) {
+    if !txn.shared.deferred_truncations.is_in_the_way(inode.ino, end) {
         return Ok(());
     }
     txn.shared.backlog.add(vec![inode.ino]);
@@ -334,7 +334,7 @@ fn cut(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Result<()> {
     let within = u32::try_from(size % u64::from(CHUNK_BYTES)).expect("a remainder");
     let first_gone = if within == 0 { boundary } else { boundary + 1 };
     let gone = txn.scan_chunks(ino, first_gone, CHUNKS_A_STEP)?;
-    let huge = gone.len() == CHUNKS_A_STEP || txn.shared.tails.has(ino);
+    let huge = gone.len() == CHUNKS_A_STEP || txn.shared.deferred_truncations.has(ino);
     if huge {
         cut::leave(txn, file, first_gone);
         txn.facts.left.push(ino);

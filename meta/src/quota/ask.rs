@@ -3,7 +3,7 @@
 //! A request that finds no room waits while its server asks, and is executed again. The coordinator
 //! allows what is left of the limit. When that is too little it begins a round: all servers say
 //! what they use, and may use no more, so that only actual usage is subtracted from the limit. If
-//! there is still no room, the request fails. A server that is away keeps its allowance. A server
+//! there is still no room, the request fails. A server that is away keeps its grant. A server
 //! that has not answered since the coordinator began this ledger may use any amount: until it
 //! answers no server is allowed more.
 //!
@@ -17,7 +17,7 @@ use tokio::{task::yield_now, time::sleep};
 use wire::{Answer, AskRoom, GiveRoom, Reply, ReplyHeader, Request, Room};
 
 use super::{
-    allowance::{Heard, Short},
+    grant::{GrantState, NeedsGrant},
     ledger::{Ledger, Next},
 };
 use crate::{
@@ -33,18 +33,18 @@ use crate::{
 /// Pause before asking again when room is unknown.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
 
-impl From<Short> for Fault {
-    fn from(short: Short) -> Fault {
+impl From<NeedsGrant> for Fault {
+    fn from(short: NeedsGrant) -> Fault {
         Fault::Wait(Wait::Apart(Box::new(short)))
     }
 }
 
-impl WaitApart for Short {
+impl WaitApart for NeedsGrant {
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         // Only clients' requests wait for room: the server itself may not ask.
         async move {
             if let Some(incoming) = of {
-                ask(at, *self, &incoming.heard).await;
+                ask(at, *self, &incoming.grant_state).await;
             }
         }
         .boxed_local()
@@ -55,9 +55,9 @@ impl WaitApart for Short {
     }
 }
 
-/// Asks for room for a request, and notes a refusal in `heard`. A request that needs less than was
-/// refused may ask once more.
-async fn ask(at: AtCore<'_>, short: Short, heard: &Cell<Heard>) {
+/// Asks for room for a request, and notes a refusal in `grant_state`. A request that needs less
+/// than was refused may ask once more.
+async fn ask(at: AtCore<'_>, short: NeedsGrant, grant_state: &Cell<GrantState>) {
     let shared = at.shared;
     let Some(cluster) = &shared.cluster else { return };
     let Some(ask) = shared.quotas.wants(short) else {
@@ -65,16 +65,16 @@ async fn ask(at: AtCore<'_>, short: Short, heard: &Cell<Heard>) {
         yield_now().await;
         return;
     };
-    let room = match &cluster.coordinator {
-        Some(coordinator) => room(at, coordinator, cluster.me, &ask).await,
+    let grant = match &cluster.coordinator {
+        Some(coordinator) => grant(at, coordinator, cluster.me, &ask).await,
         None => match at.peers.ask(0, &Request::AskRoom(ask)).await {
-            Ok(Reply::Room(room)) => room,
+            Ok(Reply::Room(grant)) => grant,
             Ok(_) | Err(_) => Room::Unknown,
         },
     };
-    match room {
+    match grant {
         Room::Allowed(allowed) => shared.quotas.allow(short.root, allowed),
-        Room::Full => heard.set(Heard::Full(short)),
+        Room::Full => grant_state.set(GrantState::Full(short)),
         Room::Unknown => sleep(AGAIN_PAUSE).await,
     }
 }
@@ -83,17 +83,17 @@ async fn ask(at: AtCore<'_>, short: Short, heard: &Cell<Heard>) {
 pub(crate) async fn answer(at: AtCore<'_>, incoming: Incoming, from: u16, ask: AskRoom) {
     let shared = at.shared;
     let coordinator = shared.cluster.as_ref().and_then(|cluster| cluster.coordinator.as_ref());
-    let room = match coordinator {
-        Some(coordinator) => room(at, coordinator, from, &ask).await,
+    let grant = match coordinator {
+        Some(coordinator) => grant(at, coordinator, from, &ask).await,
         None => Room::Unknown,
     };
     // A limit that a power cut would take back must neither allow nor refuse anything.
     shared.sync.until_stable().await;
     let reply = ReplyHeader { call: incoming.header.call, cache_version: 0 };
-    incoming.connection.reply_now(reply, &Answer::Done(Reply::Room(room)));
+    incoming.connection.reply_now(reply, &Answer::Done(Reply::Room(grant)));
 }
 
-async fn room(at: AtCore<'_>, coordinator: &Coordinator, from: u16, ask: &AskRoom) -> Room {
+async fn grant(at: AtCore<'_>, coordinator: &Coordinator, from: u16, ask: &AskRoom) -> Room {
     let (shared, ledgers) = (at.shared, &coordinator.ledgers);
     let Some(cluster) = &shared.cluster else { return Room::Unknown };
     let root = QuotaId(ask.root);
@@ -121,7 +121,7 @@ async fn room(at: AtCore<'_>, coordinator: &Coordinator, from: u16, ask: &AskRoo
             (next, ledger.round())
         };
         match next {
-            Next::Answer(room) => return room,
+            Next::Answer(grant) => return grant,
             Next::Wait => over.await,
             Next::Gather => {
                 let said = gather(at, cluster, root, round).await;
@@ -141,7 +141,7 @@ struct Said {
     behind: bool,
 }
 
-/// Has all servers give back unused allowance, and returns the usage of those that answered.
+/// Has all servers give back unused grant, and returns the usage of those that answered.
 async fn gather(at: AtCore<'_>, cluster: &Cluster, root: QuotaId, round: u64) -> Said {
     let shared = at.shared;
     let give = GiveRoom { root: root.0, round };

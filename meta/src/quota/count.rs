@@ -34,8 +34,8 @@ use crate::{
     lock,
     peer::Unanswered,
     record::{QuotaId, QuotaRecord, QuotaState, Record as _, key, key::UsagePart},
-    room::Level,
     server::Shared,
+    space_guard::Level,
     txn::{Txn, unshown},
 };
 use part::Border;
@@ -113,10 +113,10 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
 async fn is_counted(core: &Core, id: QuotaId, state: QuotaState) {
     let shared = &core.inner.shared;
     loop {
-        shared.room.until(Level::Low).await;
+        shared.space_guard.until(Level::Low).await;
         let _under_way = shared.pauses.transaction().await;
         // Waiting for room while others wait for the end of this would hold them up.
-        if shared.room.has(Level::Low).is_ok() {
+        if shared.space_guard.has(Level::Low).is_ok() {
             core.step(move |txn| counted(txn, id, state)).await;
             return;
         }

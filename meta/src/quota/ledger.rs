@@ -17,7 +17,7 @@ pub(crate) struct Ledger {
     record: QuotaRecord,
     /// Number of times, by then, that usage below the root had come to count elsewhere.
     left: u64,
-    /// Allowance by server; `None` for a server that has not said what it uses.
+    /// Grant by server; `None` for a server that has not said what it uses.
     holders: Vec<Option<Allowed>>,
     /// The last round that has begun.
     round: u64,
@@ -75,7 +75,7 @@ impl Ledger {
         }
         let heard_since = self.round != then;
         let holder = self.holders.get(usize::from(from)).copied().flatten();
-        // After a round the server's usage is known, even if its allowance is not.
+        // After a round the server's usage is known, even if its grant is not.
         let used = match holder {
             Some(holder) if holder.round == ask.round => Some(Usage::from(ask.used)),
             Some(holder) if heard_since && holder.round == self.round => {
@@ -102,7 +102,7 @@ impl Ledger {
         Next::Answer(if known { Room::Full } else { Room::Unknown })
     }
 
-    /// New allowance of a server that needs `more`; `None` if there is no room for it.
+    /// New grant of a server that needs `more`; `None` if there is no room for it.
     fn grown(&self, all: &[Allowed], holder: Allowed, used: Usage, more: Usage) -> Option<Usage> {
         let grow = |of: fn(Usage) -> i64| {
             let (limit, upto) = (of(self.record.limits()), of(holder.amounts.into()));
@@ -130,7 +130,7 @@ impl Ledger {
     }
 
     /// Ends a round with the usage that servers have reported. A server that has not answered keeps
-    /// its allowance. `behind` says that some answers do not count, as those servers lack the
+    /// its grant. `behind` says that some answers do not count, as those servers lack the
     /// newest roots.
     pub(crate) fn end(&mut self, round: u64, used: &[(u16, Usage)], behind: bool) {
         if round != self.round {

@@ -154,7 +154,10 @@ mod tests {
     proptest! {
         #[test]
         fn the_newest_slice_shows_and_what_is_cut_stays_cut(
-            steps in prop::collection::vec((0u32..90, 1usize..40, any::<u8>(), prop::option::of(0u32..120)), 1..30)
+            steps in prop::collection::vec(
+                (0u32..90, 1usize..40, any::<u8>(), prop::option::of(0u32..120)),
+                1..30,
+            )
         ) {
             let mut chunk = ChunkRecord::default();
             let mut model = vec![0u8; 130];

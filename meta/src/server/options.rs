@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use crate::{cluster::ClusterOptions, handoff::source::Scan, room::FreeBytes};
+use crate::{cluster::ClusterOptions, handoff::source::Scan, space_guard::FreeBytes};
 
 /// The moment at which an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

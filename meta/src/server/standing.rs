@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use super::Shared;
-use crate::{cluster::Cluster, coordinator, millis::millis, room::Level, transact::PATIENCE};
+use crate::{
+    cluster::Cluster, coordinator, millis::millis, space_guard::Level, transact::PATIENCE,
+};
 
 impl Shared {
     /// The standing of this server.
@@ -22,7 +24,7 @@ impl Shared {
         if let Some(why) = unready.clone().filter(|why| !problems.contains(why)) {
             problems.insert(0, why);
         }
-        if self.room.level() != Level::Enough {
+        if self.space_guard.level() != Level::Enough {
             problems.push("writes are refused: the disk is nearly full".to_owned());
         }
         if let Some(why) = self.block_store.problem() {

@@ -1,6 +1,7 @@
 //! How operations wait for transactions in doubt.
 //!
-//! A birth, which would take its time otherwise, is expedited. Others only say what they wait for.
+//! An early mkdir, which would take its time otherwise, is expedited. Others only say what they
+//! wait for.
 
 use futures::future::{FutureExt as _, LocalBoxFuture};
 
@@ -49,18 +50,18 @@ impl Doubt {
         shared.prepared.until_ended(self).await;
     }
 
-    /// Has a birth in the way confirmed at once.
+    /// Has an early mkdir in the way confirmed at once.
     fn expedite(self, shared: &Shared) {
-        match shared.prepared.birth(self.txn) {
-            Some(Has::Content) => shared.births.want([self.txn]),
-            Some(Has::Entry) => shared.births.hurry(),
+        match shared.prepared.early_mkdir(self.txn) {
+            Some(Has::Content) => shared.early_mkdirs.want([self.txn]),
+            Some(Has::Entry) => shared.early_mkdirs.hurry(),
             None => {}
         }
     }
 }
 
-/// Has all births confirmed at once whose entries are here: they may hold names, and end no earlier
-/// than their round otherwise.
+/// Has all early mkdirs confirmed at once whose entries are here: they may hold names, and end no
+/// earlier than their round otherwise.
 pub(crate) fn expedite_entries(shared: &Shared) {
-    shared.births.hurry();
+    shared.early_mkdirs.hurry();
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{births::table::Births, locks::Prepared};
+use super::{early_mkdirs::table::EarlyMkdirs, locks::Prepared};
 use crate::{
     changes::Facts,
     follow::{Follower, Write},
@@ -10,13 +10,13 @@ use crate::{
 
 /// Frees the keys of transactions whose end is written.
 pub(crate) struct Ends {
-    births: Arc<Births>,
+    early_mkdirs: Arc<EarlyMkdirs>,
     prepared: Arc<Prepared>,
 }
 
 impl Ends {
-    pub(crate) fn new(births: Arc<Births>, prepared: Arc<Prepared>) -> Ends {
-        Ends { births, prepared }
+    pub(crate) fn new(early_mkdirs: Arc<EarlyMkdirs>, prepared: Arc<Prepared>) -> Ends {
+        Ends { early_mkdirs, prepared }
     }
 }
 
@@ -26,7 +26,7 @@ impl Follower for Ends {
             return;
         }
         for txn in facts.ended.drain(..) {
-            self.births.end(txn);
+            self.early_mkdirs.end(txn);
             self.prepared.free(txn);
         }
     }

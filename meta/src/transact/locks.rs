@@ -6,8 +6,8 @@
 //! of a handoff freezes all names that are about to move, without naming them. While other
 //! transactions hold some of them, it can keep more from coming, so that those end.
 //!
-//! A birth holds one key on each of two servers: the content record of a directory on the one, and
-//! its entry on the other ([`births`](super::births)).
+//! An early mkdir holds one key on each of two servers: the content record of a directory on the
+//! one, and its entry on the other ([`early_mkdirs`](super::early_mkdirs)).
 //!
 //! Always true: of several transactions that hold one key, none changes more of it than its counts.
 //! No transaction holds a frozen key, but to stand on it.
@@ -38,20 +38,20 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
     /// The transaction stands on the value.
-    Stands,
+    Shared,
     /// The transaction adds to counts and moves times forward; everything else stays.
-    Adds,
-    /// The transaction is a handoff, which changes the names that a partition has, or the birth of
-    /// a directory that everybody sees and that is not confirmed. Reads here go on with the content
-    /// record until it ends, and no other transaction stands on the record.
-    Shifts,
+    Increment,
+    /// The transaction is a handoff, which changes the names that a partition has, or the early
+    /// mkdir of a directory that everybody sees and that is not confirmed. Reads here go on with
+    /// the content record until it ends, and no other transaction stands on the record.
+    Update,
     /// The transaction changes or removes the value.
-    Changes,
+    Exclusive,
 }
 
 impl Mode {
     fn goes_with(self, other: Mode) -> bool {
-        self.max(other) <= Mode::Adds
+        self.max(other) <= Mode::Increment
     }
 }
 
@@ -76,8 +76,10 @@ pub(crate) enum Want {
 impl Want {
     fn waits_for(self, mode: Mode) -> bool {
         match self {
-            Want::Read | Want::List(_) => mode == Mode::Changes,
-            Want::ReadCounts | Want::ShowCounts(_) => mode == Mode::Adds || mode == Mode::Changes,
+            Want::Read | Want::List(_) => mode == Mode::Exclusive,
+            Want::ReadCounts | Want::ShowCounts(_) => {
+                mode == Mode::Increment || mode == Mode::Exclusive
+            }
             Want::Change => true,
         }
     }
@@ -85,7 +87,7 @@ impl Want {
     /// Whether the answer may leave out a transaction that has been in doubt for long.
     fn may_go_without(self, mode: Mode) -> bool {
         match self {
-            Want::ShowCounts(_) => mode == Mode::Adds,
+            Want::ShowCounts(_) => mode == Mode::Increment,
             Want::List(_) => true,
             Want::Read | Want::ReadCounts | Want::Change => false,
         }
@@ -105,7 +107,7 @@ impl Want {
 pub(crate) struct Doubt {
     /// The transaction whose outcome must be known first.
     pub(crate) txn: TxnId,
-    /// Whether this is a birth that everybody sees: then the wait is for its confirmation.
+    /// Whether this is an early mkdir that everybody sees: then the wait is for its confirmation.
     born: bool,
     /// The end of the wait; `None`: the wait lasts until the outcome is known.
     until: Option<Instant>,
@@ -139,12 +141,12 @@ struct Table {
     /// The time at which each transaction took its first key.
     since: HashMap<TxnId, Instant>,
     frozen: Vec<Frozen>,
-    births: HashMap<TxnId, Birth>,
+    early_mkdirs: HashMap<TxnId, EarlyMkdir>,
     /// Transactions that are not prepared, and hold some records that they have read.
     holding: HashSet<TxnId>,
     /// Transactions that are never prepared from now on.
     closed: HashSet<TxnId>,
-    /// Births whose directories may be relied on, by number, and since when.
+    /// Early mkdirs whose directories may be relied on, by number, and since when.
     unconfirmed: BTreeMap<u64, (TxnId, Instant)>,
     last: u64,
     /// Names to be frozen as soon as nobody holds any of them, and until when others are kept off
@@ -154,9 +156,9 @@ struct Table {
 
 /// The record that this server has of a directory that is not confirmed.
 #[derive(Clone, Copy)]
-enum Birth {
-    /// The content record, and whether everybody sees it. Births that anything may hang on are
-    /// numbered, in the order in which they came.
+enum EarlyMkdir {
+    /// The content record, and whether everybody sees it. Early mkdirs that anything may hang on
+    /// are numbered, in the order in which they came.
     Here { number: Option<u64>, born: bool },
     /// The entry.
     Elsewhere,
@@ -180,9 +182,11 @@ impl Frozen {
 }
 
 impl Table {
-    /// Numbers a birth: from now on something may hang on the directory.
+    /// Numbers an early mkdir: from now on something may hang on the directory.
     fn rely_on(&mut self, txn: TxnId) {
-        if let Some(Birth::Here { number: number @ None, .. }) = self.births.get_mut(&txn) {
+        if let Some(EarlyMkdir::Here { number: number @ None, .. }) =
+            self.early_mkdirs.get_mut(&txn)
+        {
             self.last += 1;
             *number = Some(self.last);
             self.unconfirmed.insert(self.last, (txn, Instant::now()));
@@ -194,7 +198,7 @@ impl Table {
     }
 
     fn is_born(&self, txn: TxnId) -> bool {
-        matches!(self.births.get(&txn), Some(Birth::Here { born: true, .. }))
+        matches!(self.early_mkdirs.get(&txn), Some(EarlyMkdir::Here { born: true, .. }))
     }
 
     /// The first transaction besides `own` that holds the key and for which `want` must wait.
@@ -253,15 +257,16 @@ impl Prepared {
     /// All transactions that other servers have begun, and handoffs of this server.
     pub(crate) fn all(&self) -> Vec<TxnId> {
         let table = self.table.lock();
-        let ours = |txn: &&TxnId| matches!(table.births.get(txn), Some(Birth::Elsewhere));
+        let ours =
+            |txn: &&TxnId| matches!(table.early_mkdirs.get(txn), Some(EarlyMkdir::Elsewhere));
         let mut all: Vec<_> = table.txns.keys().filter(|txn| !ours(txn)).copied().collect();
         all.sort_unstable();
         all
     }
 
     /// The transactions of other servers than `me` that have been in doubt here for at least
-    /// `for_long`; `None` if there are none. Births that everybody sees, and that are merely not
-    /// confirmed, do not count.
+    /// `for_long`; `None` if there are none. Early mkdirs that everybody sees, and that are merely
+    /// not confirmed, do not count.
     pub(crate) fn in_doubt(&self, me: u16, for_long: Duration) -> Option<InDoubt> {
         if !self.any() {
             return None;
@@ -302,10 +307,10 @@ impl Prepared {
     }
 
     /// Whether another transaction holds a content record so that no other one may stand on it.
-    pub(crate) fn is_shifted(&self, content: &[u8], own: TxnId) -> bool {
+    pub(crate) fn is_being_updated(&self, content: &[u8], own: TxnId) -> bool {
         let table = self.table.lock();
         let mut holders = table.keys.get(content).into_iter().flatten();
-        holders.any(|(txn, mode)| *txn != own && *mode >= Mode::Shifts)
+        holders.any(|(txn, mode)| *txn != own && *mode >= Mode::Update)
     }
 
     /// Takes all keys for `txn`. Returns `false`, and takes none, when another transaction is in
@@ -323,7 +328,7 @@ impl Prepared {
     pub(crate) fn hold(&self, txn: TxnId, keys: Vec<Key>) -> bool {
         let mut table = self.table.lock();
         let is_new = !table.txns.contains_key(&txn);
-        let keys = keys.into_iter().map(|key| (key, Mode::Changes)).collect();
+        let keys = keys.into_iter().map(|key| (key, Mode::Exclusive)).collect();
         let taken = (is_new || table.holding.contains(&txn)) && self.take_in(&mut table, txn, keys);
         if taken {
             table.holding.insert(txn);
@@ -333,19 +338,19 @@ impl Prepared {
 
     /// Like [`Prepared::take`], for the content record of a directory that is born here: nobody
     /// reads it before [`Prepared::is_born`], and nobody relies on it before it is freed.
-    pub(crate) fn take_birth(&self, txn: TxnId, content: Key) -> bool {
+    pub(crate) fn take_early_mkdir(&self, txn: TxnId, content: Key) -> bool {
         let mut table = self.table.lock();
-        let taken = self.take_in(&mut table, txn, vec![(content, Mode::Changes)]);
+        let taken = self.take_in(&mut table, txn, vec![(content, Mode::Exclusive)]);
         if taken {
-            table.births.insert(txn, Birth::Here { number: None, born: false });
+            table.early_mkdirs.insert(txn, EarlyMkdir::Here { number: None, born: false });
         }
         taken
     }
 
-    /// Like [`Prepared::take_birth`], for a birth from before this start: everybody may have seen
-    /// the directory.
-    pub(crate) fn take_old_birth(&self, txn: TxnId, content: Key) -> bool {
-        let taken = self.take_birth(txn, content);
+    /// Like [`Prepared::take_early_mkdir`], for an early mkdir from before this start: everybody
+    /// may have seen the directory.
+    pub(crate) fn take_old_early_mkdir(&self, txn: TxnId, content: Key) -> bool {
+        let taken = self.take_early_mkdir(txn, content);
         if taken {
             self.table.lock().rely_on(txn);
         }
@@ -356,9 +361,9 @@ impl Prepared {
     /// entry stays until that is confirmed.
     pub(crate) fn take_entry(&self, txn: TxnId, entry: Key) -> bool {
         let mut table = self.table.lock();
-        let taken = self.take_in(&mut table, txn, vec![(entry, Mode::Stands)]);
+        let taken = self.take_in(&mut table, txn, vec![(entry, Mode::Shared)]);
         if taken {
-            table.births.insert(txn, Birth::Elsewhere);
+            table.early_mkdirs.insert(txn, EarlyMkdir::Elsewhere);
         }
         taken
     }
@@ -367,54 +372,60 @@ impl Prepared {
     pub(crate) fn is_born(&self, txn: TxnId) {
         let mut table = self.table.lock();
         table.rely_on(txn);
-        let Table { keys, txns, births, .. } = &mut *table;
-        let Some(Birth::Here { born: born @ false, .. }) = births.get_mut(&txn) else { return };
+        let Table { keys, txns, early_mkdirs, .. } = &mut *table;
+        let Some(EarlyMkdir::Here { born: born @ false, .. }) = early_mkdirs.get_mut(&txn) else {
+            return;
+        };
         *born = true;
         for key in txns.get(&txn).into_iter().flatten() {
             let holders = keys.get_mut(key).into_iter().flatten();
-            holders.filter(|(holder, _)| *holder == txn).for_each(|(_, mode)| *mode = Mode::Shifts);
+            holders.filter(|(holder, _)| *holder == txn).for_each(|(_, mode)| *mode = Mode::Update);
         }
         drop(table);
         self.ended.notify_waiters();
     }
 
-    /// The record that this server has of the directory whose birth `txn` is.
-    pub(crate) fn birth(&self, txn: TxnId) -> Option<Has> {
-        self.table.lock().births.get(&txn).map(|birth| match birth {
-            Birth::Here { .. } => Has::Content,
-            Birth::Elsewhere => Has::Entry,
+    /// The record that this server has of the directory whose early mkdir `txn` is.
+    pub(crate) fn early_mkdir(&self, txn: TxnId) -> Option<Has> {
+        self.table.lock().early_mkdirs.get(&txn).map(|early_mkdir| match early_mkdir {
+            EarlyMkdir::Here { .. } => Has::Content,
+            EarlyMkdir::Elsewhere => Has::Entry,
         })
     }
 
-    /// The key of the content record of the directory whose birth `txn` is, if that is here.
-    pub(crate) fn birth_content(&self, txn: TxnId) -> Option<Key> {
+    /// The key of the content record of the directory whose early mkdir `txn` is, if that is here.
+    pub(crate) fn early_mkdir_content(&self, txn: TxnId) -> Option<Key> {
         let table = self.table.lock();
-        let here = matches!(table.births.get(&txn), Some(Birth::Here { .. }));
+        let here = matches!(table.early_mkdirs.get(&txn), Some(EarlyMkdir::Here { .. }));
         table.txns.get(&txn).filter(|_| here)?.first().cloned()
     }
 
-    /// The births of directories here that are not confirmed.
+    /// The early mkdirs of directories here that are not confirmed.
     pub(crate) fn unconfirmed(&self) -> Vec<TxnId> {
         self.table.lock().unconfirmed.values().map(|(txn, _)| *txn).collect()
     }
 
-    /// The birth that holds one of these keys, if there is one: it ends by itself, whatever else
-    /// waits.
-    pub(crate) fn birth_among<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) -> Option<Doubt> {
+    /// The early mkdir that holds one of these keys, if there is one: it ends by itself, whatever
+    /// else waits.
+    pub(crate) fn early_mkdir_among<'a>(
+        &self,
+        mut keys: impl Iterator<Item = &'a Key>,
+    ) -> Option<Doubt> {
         let table = self.table.lock();
-        if table.births.is_empty() {
+        if table.early_mkdirs.is_empty() {
             return None;
         }
         let holder = |key: &Key| {
             let holders = table.keys.get(key)?;
-            holders.iter().map(|(txn, _)| *txn).find(|txn| table.births.contains_key(txn))
+            holders.iter().map(|(txn, _)| *txn).find(|txn| table.early_mkdirs.contains_key(txn))
         };
         keys.find_map(holder).map(|txn| table.doubt(txn))
     }
 
     /// Returns when every directory born here before this call is confirmed, or has come to
-    /// nothing. A birth that takes longer than [`CONFIRMED_WITHIN`] is not waited for: the server
-    /// of its entry must be away. If that loses the entry, it is put back when the server returns.
+    /// nothing. An early mkdir that takes longer than [`CONFIRMED_WITHIN`] is not waited for: the
+    /// server of its entry must be away. If that loses the entry, it is put back when the server
+    /// returns.
     pub(crate) async fn confirmed(&self) {
         let last = self.table.lock().last;
         let young = |table: &Table| {
@@ -424,7 +435,7 @@ impl Prepared {
         };
         loop {
             let Some(since) = young(&self.table.lock()) else { return };
-            // All older births have been given up by then.
+            // All older early mkdirs have been given up by then.
             let over = self.until(|table| young(table).is_none());
             let _ = timeout_at(since + CONFIRMED_WITHIN, over).await;
         }
@@ -443,7 +454,7 @@ impl Prepared {
     fn take_in(&self, table: &mut Table, txn: TxnId, keys: Vec<(Key, Mode)>) -> bool {
         let free = keys.iter().all(|(key, mode)| {
             let holders = table.keys.get(key);
-            let thawed = || *mode == Mode::Stands || table.frozen_by(key, Some(txn)).is_none();
+            let thawed = || *mode == Mode::Shared || table.frozen_by(key, Some(txn)).is_none();
             holders.is_none_or(|holders| {
                 holders.iter().all(|(other, held)| *other == txn || mode.goes_with(*held))
             }) && thawed()
@@ -486,7 +497,7 @@ impl Prepared {
             return false;
         }
         table.frozen.push(frozen);
-        table.keys.entry(share.clone()).or_default().push((txn, Mode::Shifts));
+        table.keys.entry(share.clone()).or_default().push((txn, Mode::Update));
         table.txns.insert(txn, vec![share]);
         table.since.insert(txn, Instant::now());
         self.count.fetch_add(1, Ordering::AcqRel);
@@ -507,7 +518,8 @@ impl Prepared {
     fn free_in(&self, table: &mut Table, txn: TxnId) {
         let Some(keys) = table.txns.remove(&txn) else { return };
         table.since.remove(&txn);
-        if let Some(Birth::Here { number: Some(number), .. }) = table.births.remove(&txn) {
+        if let Some(EarlyMkdir::Here { number: Some(number), .. }) = table.early_mkdirs.remove(&txn)
+        {
             table.unconfirmed.remove(&number);
         }
         table.holding.remove(&txn);
@@ -531,7 +543,7 @@ impl Prepared {
         if found.is_some() {
             return found;
         }
-        let frozen = want.waits_for(Mode::Stands).then(|| table.frozen_by(key, own)).flatten();
+        let frozen = want.waits_for(Mode::Shared).then(|| table.frozen_by(key, own)).flatten();
         frozen.map(|txn| table.doubt(txn))
     }
 
@@ -561,7 +573,8 @@ impl Prepared {
     }
 
     /// Returns when the transaction of `doubt` has no keys here any more, or when the wait is over.
-    /// If the wait is for a birth to be seen, returns also when everybody sees the directory.
+    /// If the wait is for an early mkdir to be seen, returns also when everybody sees the
+    /// directory.
     pub(crate) async fn until_ended(&self, doubt: Doubt) {
         let stays = |table: &Table| {
             table.txns.contains_key(&doubt.txn) && table.is_born(doubt.txn) == doubt.born

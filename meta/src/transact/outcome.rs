@@ -158,7 +158,8 @@ mod tests {
     /// Has the first server prepare its part.
     async fn prepare(three: &Three, others: &[u16]) -> Reply {
         let (expects, writes, others) = (vec![], vec![], others.to_vec());
-        let prepare = Prepare { txn: TXN, expects, writes, birth: false, held: false, others };
+        let prepare =
+            Prepare { txn: TXN, expects, writes, early_mkdir: false, held: false, others };
         three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
     }
 

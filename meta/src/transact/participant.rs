@@ -14,7 +14,7 @@ use wire::{
 };
 
 use super::{
-    CommittedRecord, EndedRecord, Others, PreparedRecord, births,
+    CommittedRecord, EndedRecord, Others, PreparedRecord, early_mkdirs,
     locks::{Has, Mode},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         Content, Key, Record as _,
         key::{self, Part},
     },
-    room::Level,
+    space_guard::Level,
     txn::Txn,
     wait::Wait,
 };
@@ -80,7 +80,7 @@ fn read_and_hold(txn: &mut Txn<'_>, req: &PeerRead, hold: Hold) -> Result<Reply>
     // The transaction would have to wait when it is prepared, after all servers have been told of
     // it.
     let others = req.keys.iter().skip(held.len()).filter(|key| key::is_content(key));
-    if others.into_iter().any(|key| txn.shared.prepared.is_shifted(key, hold.txn)) {
+    if others.into_iter().any(|key| txn.shared.prepared.is_being_updated(key, hold.txn)) {
         return Ok(Reply::Vote(Vote::Busy));
     }
     let holds = !txn.shared.bugs.has(Bug::HoldNotKept) && !held.is_empty();
@@ -102,14 +102,14 @@ fn current(txn: &Txn<'_>, at: &[u8], ino: Option<Ino>) -> Result<Option<Bytes>> 
         Some(ino) => Ok(txn.shared.opens.maybe_open(ino).then(Bytes::new)),
         None => {
             let value = txn.get_bytes(at)?;
-            // Another server may not have reported the birth yet. A directory that is just born has
-            // one partition.
+            // Another server may not have reported the early mkdir yet. A directory that is just
+            // born has one partition.
             let may_be_born = || {
                 key::is_content(at)
                     && key::parse_share(at).is_some_and(|(partition, _)| partition == 0)
                     && match ino {
                         Some(ino) => txn.may_be_born(key::shard_of(at), ino),
-                        None => txn.shared.births.are_unheard(),
+                        None => txn.shared.early_mkdirs.are_unheard(),
                     }
             };
             if value.is_none() && may_be_born() {
@@ -151,11 +151,11 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if is_lost && !txn.shared.bugs.has(Bug::HoldNotKept) {
         return Ok(Vote::Busy);
     }
-    if req.birth {
-        // A transaction that does more than a birth is not prepared as one.
-        txn.shared.room.has(needed(req))?;
-        let made = births::made(&req.expects, &req.writes);
-        return made.map_or(Ok(Vote::Changed), |made| prepare_birth(txn, req.txn, made));
+    if req.early_mkdir {
+        // A transaction that does more than an early mkdir is not prepared as one.
+        txn.shared.space_guard.has(needed(req))?;
+        let made = early_mkdirs::made(&req.expects, &req.writes);
+        return made.map_or(Ok(Vote::Changed), |made| prepare_early_mkdir(txn, req.txn, made));
     }
     let written = |key: &Bytes| req.writes.iter().any(|write| key_of(write) == key);
     let stands = req.expects.iter().map(|expected| expected.key.clone());
@@ -171,15 +171,15 @@ pub(crate) fn prepare(txn: &mut Txn<'_>, req: &Prepare) -> Result<Vote> {
     if let Some(refusal) = refusal(has_names(txn, req))? {
         return Ok(refusal);
     }
-    // Space is checked last: a transaction that presumed wrongly fails before, and makes other
+    // Space is checked last: a transaction that assumed wrongly fails before, and makes other
     // records in its next run.
-    txn.shared.room.has(needed(req))?;
+    txn.shared.space_guard.has(needed(req))?;
     let holds = !txn.shared.bugs.has(Bug::PreparedNotHeld);
     let held = held(&record);
     if holds && !txn.shared.prepared.take(req.txn, held.clone()) {
-        // A birth waits for no transaction that waits for it.
-        let birth = txn.shared.prepared.birth_among(held.iter().map(|(key, _)| key));
-        return birth.map_or(Ok(Vote::Busy), |doubt| Err(doubt.into()));
+        // An early mkdir waits for no transaction that waits for it.
+        let early_mkdir = txn.shared.prepared.early_mkdir_among(held.iter().map(|(key, _)| key));
+        return early_mkdir.map_or(Ok(Vote::Busy), |doubt| Err(doubt.into()));
     }
     if !txn.shared.bugs.has(Bug::PrepareNotStored) {
         txn.put(key::prepared(req.txn), &record);
@@ -211,37 +211,41 @@ fn refusal(is_so: Result<bool>) -> Result<Option<Vote>> {
     }
 }
 
-fn prepare_birth(txn: &mut Txn<'_>, birth: TxnId, (at, content): (&Bytes, &Bytes)) -> Result<Vote> {
+fn prepare_early_mkdir(
+    txn: &mut Txn<'_>,
+    early_mkdir: TxnId,
+    (at, content): (&Bytes, &Bytes),
+) -> Result<Vote> {
     txn.lock_key(at)?;
     // The initiator has the name's rename list, so the id is free if it has no record.
     let is_free = txn.get_bytes(at).map(|found| found.is_none());
     if let Some(refusal) = refusal(is_free)? {
         return Ok(refusal);
     }
-    let stored = births::store(txn, birth, at, content);
+    let stored = early_mkdirs::store(txn, early_mkdir, at, content);
     Ok(if stored { Vote::Prepared } else { Vote::Busy })
 }
 
-/// Ends births of directories whose entries server `from` has: they are confirmed.
-pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, births: &[TxnId]) -> Result<()> {
-    if !txn.shared.births.has_heard(from) {
-        // The server's list of all births comes first.
+/// Ends early mkdirs of directories whose entries server `from` has: they are confirmed.
+pub(crate) fn confirm(txn: &mut Txn<'_>, from: u16, early_mkdirs: &[TxnId]) -> Result<()> {
+    if !txn.shared.early_mkdirs.has_heard(from) {
+        // The server's list of all early mkdirs comes first.
         return Err(Fault::Retry(Retry::Busy));
     }
-    for birth in births {
-        if let Some(at) = birth_here(txn, *birth)? {
-            births::end(txn, *birth, &at, true)?;
+    for early_mkdir in early_mkdirs {
+        if let Some(at) = early_mkdir_here(txn, *early_mkdir)? {
+            early_mkdirs::end(txn, *early_mkdir, &at, true)?;
         }
     }
     Ok(())
 }
 
-fn birth_here(txn: &mut Txn<'_>, birth: TxnId) -> Result<Option<Key>> {
-    let Some(at) = txn.shared.prepared.birth_content(birth) else { return Ok(None) };
+fn early_mkdir_here(txn: &mut Txn<'_>, early_mkdir: TxnId) -> Result<Option<Key>> {
+    let Some(at) = txn.shared.prepared.early_mkdir_content(early_mkdir) else { return Ok(None) };
     txn.lock_key(&at)?;
-    // Race: another core may have ended the birth before the lock was taken. Ending it twice in
-    // this group is as good as once.
-    Ok(txn.shared.prepared.has(birth).then_some(at))
+    // Race: another core may have ended the early mkdir before the lock was taken. Ending it twice
+    // in this group is as good as once.
+    Ok(txn.shared.prepared.has(early_mkdir).then_some(at))
 }
 
 /// Whether every name that the transaction puts belongs to the partition here. The initiator has
@@ -293,9 +297,9 @@ fn lock_all(txn: &mut Txn<'_>, record: &PreparedRecord) -> Result<()> {
 /// The mode in which a transaction holds each key: the strongest of its uses.
 pub(super) fn held(record: &PreparedRecord) -> Vec<(Key, Mode)> {
     let mut held: BTreeMap<Key, Mode> = BTreeMap::new();
-    held.extend(record.stands.iter().map(|key| (Key::from_slice(key), Mode::Stands)));
+    held.extend(record.stands.iter().map(|key| (Key::from_slice(key), Mode::Shared)));
     for write in &record.writes {
-        let mode = held.entry(Key::from_slice(key_of(write))).or_insert(Mode::Stands);
+        let mode = held.entry(Key::from_slice(key_of(write))).or_insert(Mode::Shared);
         *mode = mode_of(write).max(*mode);
     }
     held.into_iter().collect()
@@ -309,8 +313,8 @@ pub(super) fn key_of(write: &PeerWrite) -> &Bytes {
 
 fn mode_of(write: &PeerWrite) -> Mode {
     match write {
-        PeerWrite::Patch((_, patch)) if patch.stable.is_none() => Mode::Adds,
-        PeerWrite::Put(_) | PeerWrite::Delete(_) | PeerWrite::Patch(_) => Mode::Changes,
+        PeerWrite::Patch((_, patch)) if patch.stable.is_none() => Mode::Increment,
+        PeerWrite::Put(_) | PeerWrite::Delete(_) | PeerWrite::Patch(_) => Mode::Exclusive,
     }
 }
 
@@ -335,11 +339,11 @@ fn is_as_expected(txn: &Txn<'_>, expected: &Expected) -> Result<bool> {
 /// Ends a transaction as its initiator says.
 pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     let at = key::prepared(req.txn);
-    if txn.shared.prepared.birth(req.txn) == Some(Has::Content) {
+    if txn.shared.prepared.early_mkdir(req.txn) == Some(Has::Content) {
         if req.commit {
             txn.shared.prepared.is_born(req.txn);
-        } else if let Some(at) = birth_here(txn, req.txn)? {
-            births::end(txn, req.txn, &at, false)?;
+        } else if let Some(at) = early_mkdir_here(txn, req.txn)? {
+            early_mkdirs::end(txn, req.txn, &at, false)?;
         }
         return Ok(());
     }
@@ -478,7 +482,7 @@ mod tests {
             txn: TXN,
             expects: vec![],
             writes: vec![],
-            birth: false,
+            early_mkdir: false,
             held: true,
             others: vec![],
         };
@@ -545,21 +549,21 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_waits_for_a_birth_though_not_for_long() {
+    fn a_vote_waits_for_an_early_mkdir_though_not_for_long() {
         in_cluster(async |three| {
             let at = key::content(ShardId(0), DirId(77), 0, Part::Main);
             let at = Bytes::copy_from_slice(&at);
             let record =
                 three.engines[0].get(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main));
             let record = record.unwrap().unwrap();
-            let prepare = async |number, was, write, birth| {
+            let prepare = async |number, was, write, early_mkdir| {
                 let txn = TxnId { number, ..TXN };
                 let expects = vec![Expected { key: at.clone(), was, stands: Stands::Stable }];
                 let prepare = Prepare {
                     txn,
                     expects,
                     writes: vec![write],
-                    birth,
+                    early_mkdir,
                     held: false,
                     others: vec![],
                 };
@@ -585,8 +589,14 @@ mod tests {
             let was = three.engines[0].get(&at).unwrap();
             let prepare = async |number, expects, writes| {
                 let txn = TxnId { number, ..TXN };
-                let prepare =
-                    Prepare { txn, expects, writes, birth: false, held: false, others: vec![] };
+                let prepare = Prepare {
+                    txn,
+                    expects,
+                    writes,
+                    early_mkdir: false,
+                    held: false,
+                    others: vec![],
+                };
                 three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
             };
             let expected = |stands| vec![Expected { key: key.clone(), was: was.clone(), stands }];

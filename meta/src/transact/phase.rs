@@ -1,4 +1,4 @@
-//! One run of an operation that needs other servers, within a group of a core.
+//! One run of an operation that needs other servers, within a commit group.
 //!
 //! [`run`](super::run) asks for runs, as many as it takes: without effect until the operation lacks
 //! nothing, and once for good. Each result goes back to the task that asked; nothing here waits for
@@ -13,7 +13,7 @@ use base::{DirId, FsError, Time};
 use tokio::sync::oneshot;
 use wire::{Expected, Reply, ReplyHeader, Retry, TxnId};
 
-use super::{CommittedRecord, births};
+use super::{CommittedRecord, early_mkdirs};
 use crate::{
     bugs::Bug,
     driver,
@@ -25,7 +25,7 @@ use crate::{
     server::Shared,
     session::Session,
     step::Step,
-    txn::{Caller, Group, Remote, Txn, remote::Plan},
+    txn::{Caller, CommitGroup, Remote, Txn, remote::Plan},
     wait::{Wait, WaitApart, WaitNow},
 };
 
@@ -60,7 +60,7 @@ pub(super) struct Commit {
     pub(super) txn: TxnId,
     pub(super) plan: Rc<Plan>,
     /// Whether making a directory is all that the transaction does elsewhere.
-    pub(super) is_birth: bool,
+    pub(super) is_early_mkdir: bool,
     /// The directories that were announced to move, and (`chain`) those that stay meanwhile.
     pub(super) moves: Vec<DirId>,
     pub(super) chain: Vec<DirId>,
@@ -105,7 +105,7 @@ impl Phase {
     pub(crate) fn execute(
         &mut self,
         shared: &Arc<Shared>,
-        group: &mut Group,
+        group: &mut CommitGroup,
         now: Time,
     ) -> Result<Ended, Box<dyn WaitNow>> {
         let remote = self.remote.take().expect("it is given back before a run is repeated");
@@ -124,7 +124,7 @@ impl Phase {
         asked: &Asked,
         remote: Box<Remote>,
         shared: &Arc<Shared>,
-        group: &mut Group,
+        group: &mut CommitGroup,
         now: Time,
     ) -> Result<Ended, Box<dyn WaitNow>> {
         let Asked { incoming, session, .. } = asked;
@@ -141,7 +141,7 @@ impl Phase {
             }
             Some(_) | None => driver::is_current(shared, header, request),
         };
-        let has_room = || shared.room.admits(request).map_err(Fault::from);
+        let has_room = || shared.space_guard.admits(request).map_err(Fault::from);
         let standing = driver::admit(session, header, request, now)
             .and_then(|standing| holds().map(|()| standing))
             .and_then(|standing| has_room().map(|()| standing));
@@ -149,8 +149,8 @@ impl Phase {
             Ok(standing) => standing,
             Err(fault) => return Ok(Ended::Failed(fault)),
         };
-        let heard = incoming.heard.get();
-        let caller = Caller { cred: &header.cred, session: Some(session), standing, heard };
+        let grant_state = incoming.grant_state.get();
+        let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
         let txn = self.begin(caller, remote, shared, group, now);
         let txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
         let mut txn = txn.brings(incoming.brought.get());
@@ -163,7 +163,7 @@ impl Phase {
         caller: Caller<'a>,
         mut remote: Box<Remote>,
         shared: &'a Shared,
-        group: &'a mut Group,
+        group: &'a mut CommitGroup,
         now: Time,
     ) -> Txn<'a> {
         remote.begin();
@@ -194,9 +194,9 @@ impl Phase {
                 None => Ok(Ended::Refused(remote, error)),
                 Some(commit) => Ok(refuse_with(shared, remote, commit, error)),
             },
-            // The fault may rest on a presumption that is wrong.
-            Err(Fault::Retry(_)) if self.commit.is_none() && remote.presumed().is_some() => {
-                remote.unlearn_presumed(&shared.met);
+            // The fault may rest on an assumption that is wrong.
+            Err(Fault::Retry(_)) if self.commit.is_none() && remote.assumed().is_some() => {
+                remote.unlearn_assumed(&shared.remote_hints);
                 remote.forget();
                 Ok(Ended::Lacks(remote))
             }
@@ -253,8 +253,8 @@ fn commit_with(
     if !same_moves || plan != *commit.plan {
         return Ended::Differs(remote);
     }
-    let born = match commit.is_birth {
-        true => match births::commit(&txn, commit.txn) {
+    let born = match commit.is_early_mkdir {
+        true => match early_mkdirs::commit(&txn, commit.txn) {
             None => return Ended::Differs(remote),
             born => born,
         },

@@ -14,7 +14,7 @@ use wire::{Decide, Outcome, TxnId};
 
 use super::{
     CommittedRecord, EndedRecord, PATIENCE, PreparedRecord,
-    births::{self, table::Births},
+    early_mkdirs::{self, table::EarlyMkdirs},
     locks::{Has, Prepared},
     outcome::{self, outcome_of},
     participant, run,
@@ -36,12 +36,12 @@ const PERIOD: Duration = Duration::from_millis(250);
 pub(crate) fn load(
     engine: &dyn Engine,
     prepared: &Prepared,
-    births: &Births,
+    early_mkdirs: &EarlyMkdirs,
     bugs: Planted,
 ) -> Result<(), OpenError> {
     for (txn, record) in stored::<PreparedRecord>(engine, b'P')? {
         let taken = match &record.born {
-            Some(at) => prepared.take_old_birth(txn, Key::from_slice(at)),
+            Some(at) => prepared.take_old_early_mkdir(txn, Key::from_slice(at)),
             None if bugs.has(Bug::PreparedForgotten) => continue,
             None => prepared.take(txn, participant::held(&record)),
         };
@@ -52,8 +52,8 @@ pub(crate) fn load(
     }
     for (txn, record) in stored::<CommittedRecord>(engine, b'X')? {
         if let (Some(child), Some(server)) = (record.born, record.participants.first()) {
-            births::hold(prepared, txn, &child);
-            births.resume(txn, *server, child);
+            early_mkdirs::hold(prepared, txn, &child);
+            early_mkdirs.resume(txn, *server, child);
         }
     }
     Ok(())
@@ -79,7 +79,7 @@ pub(crate) async fn run(core: Core) {
         Ok(committed) => {
             for (txn, record) in committed {
                 if record.born.is_some() {
-                    births::tell(&core, txn);
+                    early_mkdirs::tell(&core, txn);
                     continue;
                 }
                 let core = core.clone();
@@ -92,8 +92,8 @@ pub(crate) async fn run(core: Core) {
         Err(error) => tracing::error!(%error, "commits of before this start cannot be read"),
     }
     let learning = core.clone();
-    tokio::task::spawn_local(async move { births::learn(&learning).await });
-    tokio::task::spawn_local(births::hurry(core.clone()));
+    tokio::task::spawn_local(async move { early_mkdirs::learn(&learning).await });
+    tokio::task::spawn_local(early_mkdirs::hurry(core.clone()));
     tokio::task::spawn_local(outcome::forget(core.clone()));
     let mut first_seen: HashMap<TxnId, Instant> = HashMap::default();
     let asked = Rc::new(RefCell::new(HashSet::<TxnId>::default()));
@@ -112,8 +112,8 @@ pub(crate) async fn run(core: Core) {
                 && !asked.borrow().contains(txn)
         });
         for txn in late {
-            // Each question has its own task: one may wait for a birth that another of them is
-            // about.
+            // Each question has its own task: one may wait for an early mkdir that another of them
+            // is about.
             let (core, asked) = (core.clone(), Rc::clone(&asked));
             asked.borrow_mut().insert(txn);
             tokio::task::spawn_local(async move {
@@ -131,9 +131,9 @@ async fn ask(core: &Core, txn: TxnId) {
     let others = others_of(core, txn);
     let commit = match outcome_of(core, txn, &others).await {
         Some(Outcome::Committed) => true,
-        Some(Outcome::Aborted) if shared.prepared.birth(txn) == Some(Has::Content) => {
+        Some(Outcome::Aborted) if shared.prepared.early_mkdir(txn) == Some(Has::Content) => {
             // If the repair cannot be done now, it is tried again later.
-            let step = Step::new(move |own| births::orphaned(own, txn)).part_of(txn);
+            let step = Step::new(move |own| early_mkdirs::orphaned(own, txn)).part_of(txn);
             let fails = "a directory that has lost its entry stays where it is";
             run::once(core, step, fails).await;
             return;

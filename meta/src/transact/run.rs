@@ -11,7 +11,7 @@
 
 use std::{cell::OnceCell, rc::Rc, sync::Arc, time::Duration};
 
-use base::{FsError, Pauses};
+use base::{Backoff, FsError};
 use futures::future::join_all;
 use tokio::{
     sync::oneshot,
@@ -20,7 +20,7 @@ use tokio::{
 use wire::{Answer, Prepare, Reply, ReplyHeader, Request, Retry, TxnId, Vote};
 
 use super::{
-    births,
+    early_mkdirs,
     locks::Mode,
     phase::{Asked, Commit, Ended, Job, Phase},
     read::{Held, is_walked, read, read_and_hold},
@@ -68,7 +68,7 @@ pub(crate) async fn run(
         ReplyHeader { call: incoming.header.call, cache_version: shared.invalidations.version() };
     let asked = Rc::new(Asked { incoming, session, reply });
     let job = Job::Request(Rc::clone(&asked));
-    let mut run = Run::of(&core, &shared, cluster, job);
+    let mut run = Initiator::of(&core, &shared, cluster, job);
     if let Err(fault) = run.attempts(&asked.incoming, remote).await {
         run.turn.take();
         shared.until_told().await;
@@ -82,7 +82,8 @@ pub(crate) async fn run(
 pub(crate) async fn foresee(core: &Core, step: Step, until: Instant) -> Box<Remote> {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return Box::default() };
-    let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, Job::Step(step)) };
+    let run =
+        Initiator { until: Some(until), ..Initiator::of(core, &shared, cluster, Job::Step(step)) };
     let looked = run.in_time(run.look(Box::default())).await.flatten();
     looked.map_or_else(|_| Box::default(), |looked| looked.remote)
 }
@@ -98,7 +99,7 @@ pub(crate) async fn once_as(
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
     let job = Job::Step(step);
-    let run = Run { until: Some(until), ..Run::of(core, &shared, cluster, job) };
+    let run = Initiator { until: Some(until), ..Initiator::of(core, &shared, cluster, job) };
     let Some(_under_way) = shared.pauses.transaction_now() else { return false };
     // Names are frozen meanwhile.
     let looked = run.in_time(run.look(remote)).await.flatten();
@@ -125,7 +126,7 @@ pub(crate) async fn once_as(
 pub(crate) async fn once(core: &Core, step: Step, fails: &str) -> bool {
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return false };
-    let run = Run::of(core, &shared, cluster, Job::Step(step));
+    let run = Initiator::of(core, &shared, cluster, Job::Step(step));
     let ended = match run.look(Box::default()).await {
         Ok(looked) => run.attempt(looked).await,
         Err(fault) => Err(fault),
@@ -136,7 +137,7 @@ pub(crate) async fn once(core: &Core, step: Step, fails: &str) -> bool {
     matches!(ended, Ok(Attempt::Committed))
 }
 
-struct Run<'a> {
+struct Initiator<'a> {
     core: &'a Core,
     shared: &'a Arc<Shared>,
     cluster: &'a Cluster,
@@ -156,17 +157,22 @@ enum Attempt {
     Again(Box<Remote>),
 }
 
-impl<'a> Run<'a> {
-    fn of(core: &'a Core, shared: &'a Arc<Shared>, cluster: &'a Cluster, job: Job) -> Run<'a> {
+impl<'a> Initiator<'a> {
+    fn of(
+        core: &'a Core,
+        shared: &'a Arc<Shared>,
+        cluster: &'a Cluster,
+        job: Job,
+    ) -> Initiator<'a> {
         let laps = Laps::begin(shared.observed.now());
-        Run { core, shared, cluster, job, until: None, turn: OnceCell::new(), laps }
+        Initiator { core, shared, cluster, job, until: None, turn: OnceCell::new(), laps }
     }
 }
 
-impl Run<'_> {
+impl Initiator<'_> {
     /// Tries until the request is committed and answered.
     async fn attempts(&self, incoming: &Incoming, mut remote: Box<Remote>) -> Result<()> {
-        let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut pauses = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         loop {
             if incoming.connection.is_closed() {
                 return Err(Fault::Retry(Retry::Busy));
@@ -200,19 +206,19 @@ impl Run<'_> {
                 Err(fault) => return Err(fault),
                 Ok(Attempt::Again(again)) => {
                     Counters::add(&self.shared.counters.transactions_repeated);
-                    // An attempt that merely presumed wrongly need not have met another
+                    // An attempt that merely assumed wrongly need not have met another
                     // transaction.
                     let took = began.elapsed();
-                    if again.presumed().is_none() || took >= SLOW {
+                    if again.assumed().is_none() || took >= SLOW {
                         let pause = pauses.draw(self.shared.random.as_ref());
                         let long = (took * SLOW_PAUSES).min(SLOW_PAUSE_MAX);
                         // The long pause is drawn at random, too: transactions that met come back
                         // one after the other.
-                        let long = Pauses::new(long, long).draw(self.shared.random.as_ref());
+                        let long = Backoff::new(long, long).draw(self.shared.random.as_ref());
                         sleep(if took >= SLOW { pause.max(long) } else { pause }).await;
                     }
                     self.laps.again(self.shared.observed.now());
-                    again.unlearn_presumed(&self.shared.met);
+                    again.unlearn_assumed(&self.shared.remote_hints);
                     remote = again;
                     remote.forget();
                 }
@@ -237,7 +243,7 @@ impl Run<'_> {
     /// Records that were held while they were read stay held only if nothing else was lacking: a
     /// transaction that holds records waits for no other.
     async fn look(&self, mut remote: Box<Remote>) -> Result<Looked<'_>> {
-        let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut pauses = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         let mut may_hold = true;
         loop {
             let held = match may_hold && !remote.held().is_empty() {
@@ -320,14 +326,14 @@ impl Run<'_> {
             // The participants hear the outcome anyway.
             held.untold.retain(|server| !plan.contains_key(server));
         }
-        let born = births::planned(&plan).filter(|_| self.makes_dir());
-        let is_birth = born.is_some();
+        let born = early_mkdirs::planned(&plan).filter(|_| self.makes_dir());
+        let is_early_mkdir = born.is_some();
         if let Some((server, child)) = born {
-            self.shared.births.begin(txn, server, child);
+            self.shared.early_mkdirs.begin(txn, server, child);
         }
         self.shared.initiated.begin(txn);
         Counters::add(&self.shared.counters.transactions_begun);
-        let ended = self.prepared(remote, txn, &plan, is_birth, held.as_ref()).await;
+        let ended = self.prepared(remote, txn, &plan, is_early_mkdir, held.as_ref()).await;
         drop(moves);
         self.halts().await;
         self.shared.initiated.end(txn);
@@ -335,13 +341,13 @@ impl Run<'_> {
         if !committed {
             Counters::add(&self.shared.counters.transactions_aborted);
         }
-        if is_birth && committed {
+        if is_early_mkdir && committed {
             self.core.inner.counts().transactions.record(moved, &Part::BEFORE, &self.laps);
-            births::tell(self.core, txn);
+            early_mkdirs::tell(self.core, txn);
             return ended;
         }
-        if is_birth {
-            self.shared.births.end(txn);
+        if is_early_mkdir {
+            self.shared.early_mkdirs.end(txn);
         }
         let participants = plan.keys().copied().collect();
         if committed {
@@ -384,7 +390,7 @@ impl Run<'_> {
         let graph::Begun::Granted(token) = begun else { return Begun::Wait };
         // Other changes are seen with the commit.
         let keys = written.into_iter().filter(|key| is_walked(key, &remote.moves));
-        let keys = keys.map(|key| (key, Mode::Changes)).collect();
+        let keys = keys.map(|key| (key, Mode::Exclusive)).collect();
         if !self.shared.prepared.take(txn, keys) {
             graph.end(token);
             return Begun::Wait;
@@ -397,7 +403,7 @@ impl Run<'_> {
         remote: Box<Remote>,
         txn: TxnId,
         plan: &Rc<Plan>,
-        is_birth: bool,
+        is_early_mkdir: bool,
         held: Option<&Held<'_>>,
     ) -> Result<Attempt> {
         let moves = remote.coordinated && !remote.moves.is_empty();
@@ -410,7 +416,8 @@ impl Run<'_> {
                 let (expects, writes) = (part.expects.clone(), part.writes.clone());
                 let held = held.is_some_and(|held| held.servers.contains(server));
                 let others = plan.keys().copied().filter(|other| other != server).collect();
-                let prepare = Prepare { txn, expects, writes, birth: is_birth, held, others };
+                let prepare =
+                    Prepare { txn, expects, writes, early_mkdir: is_early_mkdir, held, others };
                 let request = Request::Prepare(prepare);
                 self.core.inner.peers.ask(*server, &request)
             })
@@ -445,7 +452,7 @@ impl Run<'_> {
             return Ok(Attempt::Again(remote));
         }
         let (moves, chain) = (remote.moves.clone(), remote.chain.clone());
-        let commit = Commit { txn, plan: Rc::clone(plan), is_birth, moves, chain };
+        let commit = Commit { txn, plan: Rc::clone(plan), is_early_mkdir, moves, chain };
         match self.phase(remote, Some(commit)).await? {
             Ended::Committed => {
                 self.ends(Part::Commit);

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use base::Pauses;
+use base::Backoff;
 use futures::future::join_all;
 use tokio::time::sleep;
 use wire::{Decide, Reply, Request, TxnId};
@@ -59,7 +59,7 @@ pub(super) async fn tell(
 
 /// Asks a server, which may be away for long, until it has answered.
 pub(super) async fn ask_until_answered(core: &Core, server: u16, request: &Request) -> Reply {
-    let mut pauses = Pauses::new(PAUSE_FIRST, PAUSE_MAX);
+    let mut pauses = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
     loop {
         match core.inner.peers.ask(server, request).await {
             Ok(reply) => return reply,

@@ -21,8 +21,8 @@ use crate::{
     error::{Fault, Result, describe},
     lock,
     record::{EntryRecord, Key, Lived, Record as _, key},
-    room::Level,
     server::Shared,
+    space_guard::Level,
     step::Step,
     transact,
     txn::{Dir, Txn, removal},
@@ -88,7 +88,7 @@ async fn done(core: &Core, expired: &Arc<Expired>) {
         core.step(run).await;
         return;
     }
-    core.inner.shared.room.until(Level::Low).await;
+    core.inner.shared.space_guard.until(Level::Low).await;
     let fails = "some of the trash cannot be removed";
     if !transact::run::once(core, Step::new(run), fails).await {
         // The obstacle may be gone the next time.
@@ -105,7 +105,7 @@ async fn done(core: &Core, expired: &Arc<Expired>) {
 /// catches up afterwards. Files stay in the trash for half of their days whatever the clock does.
 fn time(shared: &Shared, ran: Duration) -> std::result::Result<Option<i64>, store::Error> {
     let stored = shared.engine.get(&key::lived())?;
-    if shared.room.level() == Level::Nothing {
+    if shared.space_guard.level() == Level::Nothing {
         return Ok(None);
     }
     let (wall, mut batch) = (shared.clock.now().sec, Batch::default());

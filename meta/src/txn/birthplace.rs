@@ -4,7 +4,7 @@ use base::{DirId, EntryName, FsError, NameVersion};
 
 use super::{Dir, Txn};
 use crate::{
-    coordinator::ways::{Group, Moved},
+    coordinator::ancestry_hints::{HomedDir, Moved},
     error::{Fault, Result},
     lock,
     record::{Content, Key, RenameList, key::Part},
@@ -24,10 +24,10 @@ pub(crate) fn note_move(
     child.content.parent_home = new.content.home;
     child.content.name = Some(name.clone());
     note_birthplace(txn, child)?;
-    if let (Some(birth), Some(mut ways)) = (birth_key(txn, child), txn.ways()) {
-        let group = Group { id: child.id, home: child.content.home };
-        ways.has_moved(new.id, name, Moved { group, birth });
-        ways.is_below(child.id, Group { id: new.id, home: new.content.home });
+    if let (Some(birth), Some(mut hints)) = (birth_key(txn, child), txn.ancestry_hints()) {
+        let group = HomedDir { id: child.id, home: child.content.home };
+        hints.has_moved(new.id, name, Moved { group, birth });
+        hints.is_below(child.id, HomedDir { id: new.id, home: new.content.home });
     }
     Ok(())
 }

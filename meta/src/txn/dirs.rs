@@ -9,7 +9,7 @@ use wire::{DirRef, Entry, Retry};
 use super::{Remote, Txn, shares::is_divided};
 use crate::{
     bugs::Bug,
-    coordinator::ways::Group,
+    coordinator::ancestry_hints::HomedDir,
     error::{Fault, Result},
     lock,
     paths::Steps,
@@ -124,7 +124,10 @@ impl Txn<'_> {
             Some(content) if content.ino == access.ino => Ok(Dir::master(access.id, content)),
             None if self.may_be_born(shard, access.ino) => Err(self.no_dir(shard, access.ino)),
             Some(_) | None => Err(self.unfit(|| {
-                tracing::error!(id = %access.id, ino = %access.ino, "a directory has no content record; run `pando fsck`");
+                tracing::error!(
+                    id = %access.id, ino = %access.ino,
+                    "a directory has no content record; run `pando fsck`"
+                );
             })),
         }
     }
@@ -262,7 +265,7 @@ impl Txn<'_> {
     /// The fault for records that do not fit together. Those of several servers may not be of one
     /// moment: then all are read anew. Otherwise they are damaged, which `report` says.
     pub(crate) fn unfit(&self, report: impl FnOnce()) -> Fault {
-        if self.is_remote() && self.with_remote(Remote::tears) {
+        if self.is_remote() && self.with_remote(Remote::mark_torn) {
             return Fault::Retry(Retry::Busy);
         }
         report();
@@ -364,9 +367,9 @@ impl Txn<'_> {
             if at.id == DirId::ROOT || at.content.parent == DirId::ROOT {
                 return Ok(false);
             }
-            let above = Group { id: at.content.parent, home: at.content.parent_home };
-            if let Some(mut ways) = self.ways() {
-                ways.is_below(at.id, above);
+            let above = HomedDir { id: at.content.parent, home: at.content.parent_home };
+            if let Some(mut hints) = self.ancestry_hints() {
+                hints.is_below(at.id, above);
             }
             at = self.parent(&at)?;
             self.stays(at.id);
@@ -390,8 +393,8 @@ impl Txn<'_> {
 
     /// Handles glanced records that do not fit together. Returns whether to look once more;
     /// otherwise they are damaged.
-    pub(crate) fn tears(&self) -> bool {
-        self.with_remote(Remote::tears)
+    pub(crate) fn mark_torn(&self) -> bool {
+        self.with_remote(Remote::mark_torn)
     }
 
     /// The directory above `dir`, which is not the root.

@@ -22,12 +22,12 @@ use crate::{
 };
 
 /// The effects of all that one core has executed since its last write.
-pub(crate) struct Group {
+pub(crate) struct CommitGroup {
     pub(crate) core: usize,
     pub(crate) changes: Changes,
     /// The writes of the operation that is being executed; `bytes` has their values.
     pending: Vec<(Key, Pending)>,
-    runs: Vec<Run>,
+    runs: Vec<Sequence>,
     bytes: Vec<u8>,
     scratch: Vec<u8>,
     pub(crate) locks: Vec<LockId>,
@@ -40,7 +40,7 @@ pub(crate) struct Group {
 
 /// A change of names that come one after the other, and that nobody reads before the group is
 /// written.
-enum Run {
+enum Sequence {
     /// The names are put, with these bytes of the pending ones.
     Put(Vec<(Key, Range<usize>)>),
     /// The names are removed, with everything between them.
@@ -112,9 +112,9 @@ pub(crate) struct After {
     pub(crate) tells_of_change: bool,
 }
 
-impl Group {
-    pub(crate) fn new(core: usize) -> Group {
-        Group {
+impl CommitGroup {
+    pub(crate) fn new(core: usize) -> CommitGroup {
+        CommitGroup {
             core,
             changes: Changes::default(),
             pending: Vec::new(),
@@ -229,13 +229,13 @@ impl Group {
             self.bytes.extend_from_slice(value);
             (key, start..self.bytes.len())
         });
-        self.runs.push(Run::Put(put.collect()));
+        self.runs.push(Sequence::Put(put.collect()));
     }
 
     /// Removes names, for the operation, that nobody asks for: all between the first and the last
     /// of them.
     pub(crate) fn delete_run(&mut self, names: Vec<Key>) {
-        self.runs.push(Run::Delete(names));
+        self.runs.push(Sequence::Delete(names));
     }
 
     /// Adds the operation's writes to the group.
@@ -251,11 +251,11 @@ impl Group {
         }
         for run in self.runs.drain(..) {
             match run {
-                Run::Put(names) => {
+                Sequence::Put(names) => {
                     let names = names.into_iter();
                     self.changes.put_run(names.map(|(key, range)| (key, &self.bytes[range])));
                 }
-                Run::Delete(names) => self.changes.delete_run(names),
+                Sequence::Delete(names) => self.changes.delete_run(names),
             }
         }
     }

@@ -59,7 +59,7 @@ impl Txn<'_> {
             return Ok(());
         }
         self.shared.quotas.charge(id, usage, limits, &self.charges.done).map_err(|short| {
-            let refuses = self.caller.heard.refuses(short) || self.shared.cluster.is_none();
+            let refuses = self.caller.grant_state.refuses(short) || self.shared.cluster.is_none();
             if refuses { Fault::Answer(FsError::QuotaExceeded) } else { short.into() }
         })?;
         self.charges.done.push(Undo::Charge(id, usage));

@@ -22,20 +22,20 @@ use crate::{
     bugs::{Bug, Planted},
     cluster::Cluster,
     error::{Fault, Result},
-    met::Met,
     record::{Content, Key, Record, key},
+    remote_hints::RemoteHints,
 };
 
 /// Number of times in a row after which records that do not fit together, and are the same each
 /// time, are damaged.
-const TEARS_MAX: u32 = 12;
+const TORN_READS_MAX: u32 = 12;
 
 /// A transaction's view of other servers.
 #[derive(Default)]
 pub(crate) struct Remote {
     /// Records as they were read.
     known: HashMap<Key, Option<Bytes>>,
-    /// The keys that the latest run has read or presumed.
+    /// The keys that the latest run has read or assumed.
     seen: HashSet<Key>,
     /// The keys that the latest run lacks, in the order in which it asked; `lacks` has them for
     /// look-ups.
@@ -59,16 +59,16 @@ pub(crate) struct Remote {
     /// Inode numbers that were drawn: each run gets the same.
     inos: Vec<Ino>,
     drawn: usize,
-    /// Whether a presumption was wrong: nothing is presumed any more.
+    /// Whether an assumption was wrong: nothing is assumed any more.
     reads_all: bool,
-    /// The share of a directory that was presumed to be as it is remembered.
-    presumed: Option<Key>,
+    /// The share of a directory that was assumed to be as it is remembered.
+    assumed: Option<Key>,
     /// Whether records may change after they were read ([`crate::bugs::Bug::GraphIgnored`]).
     pub(super) careless: bool,
     /// Whether records did not fit together in the latest run.
     torn: bool,
     /// The known records of the last run that was torn, and how often in a row they were the same.
-    tears: (HashMap<Key, Option<Bytes>>, u32),
+    torn_reads: (HashMap<Key, Option<Bytes>>, u32),
     /// Whether records that do not fit together are damaged.
     damaged: bool,
     /// The version of the list of moved directories before anything was read.
@@ -128,7 +128,7 @@ impl Remote {
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.meant.clear();
-        self.presumed = None;
+        self.assumed = None;
         self.inos.clear();
         self.reads_all = true;
         self.damaged = false;
@@ -138,7 +138,7 @@ impl Remote {
     }
 
     /// Notes that records do not fit together. `false`: they are damaged.
-    pub(super) fn tears(&mut self) -> bool {
+    pub(super) fn mark_torn(&mut self) -> bool {
         self.torn |= !self.damaged;
         !self.damaged
     }
@@ -156,13 +156,13 @@ impl Remote {
     /// renamed back and forth can look the same each time it is read from the wrong side. The
     /// pauses between reads are drawn at random, so that this does not go on.
     pub(crate) fn is_damaged(&mut self) -> bool {
-        let (was, times) = &mut self.tears;
+        let (was, times) = &mut self.torn_reads;
         let same = was.len() == self.known.len()
             && was.iter().all(|(key, value)| {
                 self.known.get(key).is_some_and(|now| is_same(key, value.as_ref(), now.as_ref()))
             });
         *times = if same { *times + 1 } else { 1 };
-        if *times >= TEARS_MAX {
+        if *times >= TORN_READS_MAX {
             self.damaged = true;
             return true;
         }
@@ -221,10 +221,10 @@ impl Remote {
     }
 
     /// A record as it was read, without standing on it, and the version of the list of moved
-    /// directories from before. A presumed record is read: nobody else would report a change of it.
+    /// directories from before. An assumed record is read: nobody else would report a change of it.
     pub(super) fn glance(&mut self, key: &[u8]) -> Result<(Option<Bytes>, u64)> {
-        if self.presumed.as_ref().is_some_and(|share| share[..] == *key) {
-            self.presumed = None;
+        if self.assumed.as_ref().is_some_and(|share| share[..] == *key) {
+            self.assumed = None;
             self.known.remove(key);
         }
         match self.known.get(key) {
@@ -305,32 +305,32 @@ impl Remote {
         &self.held
     }
 
-    /// Presumes that there is no such record; its server checks that.
+    /// Assumes that there is no such record; its server checks that.
     pub(super) fn assume_absent(&mut self, key: &[u8]) {
         if !self.reads_all {
             self.known.entry(Key::from_slice(key)).or_insert(None);
         }
     }
 
-    /// Presumes that a share is as it is remembered, and a name in it free; their server checks
+    /// Assumes that a share is as it is remembered, and a name in it free; their server checks
     /// that.
-    pub(super) fn presume(&mut self, share: &Key, record: Bytes, name: &Key) {
+    pub(super) fn assume(&mut self, share: &Key, record: Bytes, name: &Key) {
         if !self.reads_all && !self.known.contains_key(share) && !self.known.contains_key(name) {
             self.known.insert(share.clone(), Some(record));
             self.known.insert(name.clone(), None);
-            self.presumed = Some(share.clone());
+            self.assumed = Some(share.clone());
         }
     }
 
-    /// The share that was presumed to be as it is remembered, if one was.
-    pub(crate) fn presumed(&self) -> Option<&Key> {
-        self.presumed.as_ref()
+    /// The share that was assumed to be as it is remembered, if one was.
+    pub(crate) fn assumed(&self) -> Option<&Key> {
+        self.assumed.as_ref()
     }
 
-    /// Forgets the memory that the presumption rests on, which may be wrong.
-    pub(crate) fn unlearn_presumed(&self, met: &Met) {
-        if let Some(share) = self.presumed() {
-            met.forget(share);
+    /// Forgets the memory that the assumption rests on, which may be wrong.
+    pub(crate) fn unlearn_assumed(&self, remote_hints: &RemoteHints) {
+        if let Some(share) = self.assumed() {
+            remote_hints.forget(share);
         }
     }
 
@@ -527,17 +527,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_presumed_is_read_before_it_is_glanced_at() {
+    fn what_is_assumed_is_read_before_it_is_glanced_at() {
         let (mut remote, old) = (Remote::default(), Bytes::from_static(b"as it was met"));
         remote.begin();
-        remote.presume(&key("share"), old.clone(), &key("name"));
+        remote.assume(&key("share"), old.clone(), &key("name"));
         assert_eq!(remote.get(b"share").unwrap(), Some(old.clone()));
         assert!(remote.glance(b"share").is_err());
         assert_eq!(remote.missing(), [key("share")]);
-        assert_eq!(remote.presumed(), None);
+        assert_eq!(remote.assumed(), None);
         remote.learn(key("share"), None, 7);
         remote.begin();
-        remote.presume(&key("share"), old, &key("name"));
+        remote.assume(&key("share"), old, &key("name"));
         assert_eq!(remote.glance(b"share").unwrap(), (None, 7));
     }
 }

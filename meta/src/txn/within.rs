@@ -53,7 +53,7 @@ impl Txn<'_> {
                 }
                 // Records of several servers, or of a directory that another core moves, need not
                 // be of one moment.
-                return match self.shared.cluster.is_none() || self.tears() {
+                return match self.shared.cluster.is_none() || self.mark_torn() {
                     true => Err(Fault::Retry(Retry::Busy)),
                     false => Ok(false),
                 };

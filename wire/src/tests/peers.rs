@@ -1,7 +1,7 @@
 //! A value of everything that servers say to each other.
 
 use base::{
-    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, Shift, Splits, Subsets, Time,
+    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, Splits, Subsets, Time, Transfer,
 };
 use bytes::Bytes;
 
@@ -81,8 +81,8 @@ pub(super) fn rooms() -> Vec<Room> {
 /// On the way from five subsets to ten.
 fn step() -> Layout {
     let begun = Subsets::started(2, 5).begin(10, 64).expect("five more");
-    let shift = Shift { giver: 3, taker: 9 };
-    Layout::Subsets(begun.after(shift).expect("it is one of its shifts"))
+    let transfer = Transfer { source: 3, target: 9 };
+    Layout::Subsets(begun.after(transfer).expect("it is one of its transfers"))
 }
 
 pub(super) fn requests() -> Vec<Request> {
@@ -103,7 +103,7 @@ pub(super) fn requests() -> Vec<Request> {
             txn: txn(),
             expects: vec![there, absent],
             writes: writes(),
-            birth: true,
+            early_mkdir: true,
             held: true,
             others: vec![2, 300],
         }),
@@ -129,8 +129,8 @@ pub(super) fn requests() -> Vec<Request> {
             dir: dir().id,
             ino: dir().ino,
             home: dir().home,
-            giver: 1,
-            taker: 5,
+            source: 1,
+            target: 5,
             moving: Moving::Range((1 << 61, (1 << 62) - 1)),
         }),
         Request::HandoffBegin(HandoffBegin {
@@ -138,15 +138,15 @@ pub(super) fn requests() -> Vec<Request> {
             dir: dir().id,
             ino: dir().ino,
             home: dir().home,
-            giver: 2,
-            taker: 6,
+            source: 2,
+            target: 6,
             moving: Moving::Pair(Pair { lower: 2, upper: 6, few: 5, many: 10 }),
         }),
         Request::HandoffPut(HandoffPut {
             txn: txn(),
             dir: dir().id,
             home: dir().home,
-            taker: 5,
+            target: 5,
             number: 3,
             changes: vec![(key(), Some(Bytes::from_static(b"record"))), (key(), None)],
             stable: true,

@@ -8,17 +8,17 @@ fn of(pos: u64, count: u16) -> u16 {
     u16::try_from(jump_hash(pos, u32::from(count))).unwrap()
 }
 
-fn begun(count: u16, target: u16) -> Subsets {
-    Subsets::started(1, count).begin(target, 4096).unwrap()
+fn begun(count: u16, goal: u16) -> Subsets {
+    Subsets::started(1, count).begin(goal, 4096).unwrap()
 }
 
 /// The numbers of subsets on the way.
-fn way(count: u16, target: u16) -> Vec<u16> {
+fn way(count: u16, goal: u16) -> Vec<u16> {
     let mut at = Subsets::started(1, count);
     let mut way = Vec::new();
-    while let Some(next) = at.begin(target, 4096) {
-        way.push(next.target());
-        at = Subsets::started(1, next.target());
+    while let Some(next) = at.begin(goal, 4096) {
+        way.push(next.goal());
+        at = Subsets::started(1, next.goal());
     }
     way
 }
@@ -29,11 +29,11 @@ fn a_step_goes_to_twice_as_many_or_half_at_most_and_never_has_too_many_pairs() {
     assert_eq!(way(26, 1), [13, 7, 4, 2, 1]);
     assert_eq!(way(100, 200), [140, 169, 193, 200]);
     assert_eq!(way(3, 3), [0; 0]);
-    assert_eq!(Subsets::started(1, 4).begin(30, 5).unwrap().target(), 5, "no more than shards");
+    assert_eq!(Subsets::started(1, 4).begin(30, 5).unwrap().goal(), 5, "no more than shards");
     for count in 1..=4096u16 {
-        for target in [1, count.saturating_sub(1).max(1), (count + 1).min(4096), 4096] {
-            let Some(step) = Subsets::started(1, count).begin(target, 4096) else {
-                assert_eq!(count, target, "it gets there");
+        for goal in [1, count.saturating_sub(1).max(1), (count + 1).min(4096), 4096] {
+            let Some(step) = Subsets::started(1, count).begin(goal, 4096) else {
+                assert_eq!(count, goal, "it gets there");
                 continue;
             };
             let layout = Layout::Subsets(step);
@@ -64,13 +64,13 @@ fn a_subset_is_there_from_its_first_names_to_its_last() {
     let active = |subsets: &Subsets| Layout::Subsets(subsets.clone()).active().collect::<Vec<_>>();
     let mut step = begun(2, 4);
     assert_eq!((active(&step), step.count()), (vec![0, 1], 2));
-    step = step.after(Shift { giver: 1, taker: 3 }).unwrap();
+    step = step.after(Transfer { source: 1, target: 3 }).unwrap();
     assert_eq!((active(&step), step.count()), (vec![0, 1, 3], 3));
     step = done(step);
     assert_eq!(active(&step), [0, 1, 2, 3]);
     step = step.begin(2, SHARDS).unwrap();
-    for (taker, there) in [(1, vec![0, 1, 2, 3]), (0, vec![0, 1, 3])] {
-        step = step.after(Shift { giver: 2, taker }).unwrap();
+    for (target, there) in [(1, vec![0, 1, 2, 3]), (0, vec![0, 1, 3])] {
+        step = step.after(Transfer { source: 2, target }).unwrap();
         assert_eq!(active(&step), there);
     }
 }
@@ -96,10 +96,10 @@ fn a_layout_that_is_stored_since_steps_had_one_subset_says_what_it_said() {
             assert_eq!(all.partition(pos), of(pos, if grows { 4 } else { 3 }));
         }
         assert!(!part.is_settled() && all.is_settled());
-        assert_eq!(part.shifts().count(), 1);
+        assert_eq!(part.transfers().count(), 1);
         // The result equals that of a step done now, and both are one layout.
         let mut now = done(part.clone());
-        assert_eq!((all.count(), all.target()), (now.count(), now.target()));
+        assert_eq!((all.count(), all.goal()), (now.count(), now.goal()));
         for partition in 0..5 {
             assert_eq!(all.part(partition), now.part(partition));
         }
@@ -117,7 +117,7 @@ fn a_layout_that_is_stored_since_steps_had_one_subset_says_what_it_said() {
 #[test]
 fn of_two_steps_with_one_number_the_one_that_is_told_last_is_taken() {
     let (lost, is) = (begun(4, 8), begun(4, 6));
-    let lost = lost.after(Shift { giver: 0, taker: 7 }).unwrap();
+    let lost = lost.after(Transfer { source: 0, target: 7 }).unwrap();
     for lost in [lost.clone(), done(lost)] {
         let mut known = lost;
         assert!(known.learn(&is));
@@ -140,25 +140,25 @@ impl Rounds {
     /// One round, of no more handoffs than `most`.
     fn go(&mut self, most: usize) {
         let (mut busy, mut made) = (Vec::new(), Vec::new());
-        for giver in 0..self.subsets.many() {
-            let free = |shift: &Shift| !busy.contains(&shift.taker);
+        for source in 0..self.subsets.many() {
+            let free = |transfer: &Transfer| !busy.contains(&transfer.target);
             if made.len() < most
-                && let Some(shift) = self.subsets.shifts_of(giver).find(free)
+                && let Some(transfer) = self.subsets.transfers_of(source).find(free)
             {
-                busy.push(shift.taker);
-                made.push(shift);
+                busy.push(transfer.target);
+                made.push(transfer);
             }
         }
         self.handoffs += u32::try_from(made.len()).unwrap();
-        for shift in made {
-            self.subsets = self.subsets.after(shift).unwrap();
+        for transfer in made {
+            self.subsets = self.subsets.after(transfer).unwrap();
         }
         self.rounds += 1;
     }
 
     /// The master looks how many there should be.
     fn look(&mut self, entries: u64) {
-        let wanted = Subsets::wanted(self.subsets.target(), entries, 8000, 1);
+        let wanted = Subsets::wanted(self.subsets.goal(), entries, 8000, 1);
         if let Some(begun) = self.subsets.begin(wanted, 64) {
             self.subsets = begun;
         }
@@ -176,8 +176,8 @@ fn subsets_of_a_directory_that_is_there_come_in_few_rounds() {
         }
     }
     // A step from n to m takes as many as the greater of n and m - n, here 1, 2, 4, 8 and 16, and
-    // some more where givers meet at a taker. One subset after the other, each from one giver after
-    // the other, would take 1 + 2 + ... + 25 = 325.
+    // some more where sources meet at a target. One subset after the other, each from one source
+    // after the other, would take 1 + 2 + ... + 25 = 325.
     assert_eq!((all.handoffs, alone.rounds), (245, 245));
     assert!((31..=36).contains(&all.rounds), "{}", all.rounds);
 }
@@ -208,7 +208,7 @@ fn subsets_follow_a_burst_of_creates() {
 #[derive(Debug, Clone)]
 enum Act {
     /// A partition gives some names, as it knows of; whether the master hears of it at once.
-    Give { giver: Index, shift: Index, told: bool },
+    Give { source: Index, transfer: Index, told: bool },
     /// One hears what another one knows.
     Hear(Index, Index),
     /// The master wants so many subsets.
@@ -218,7 +218,7 @@ enum Act {
 fn act() -> impl Strategy<Value = Act> {
     let give = any::<(Index, Index, bool)>();
     prop_oneof![
-        8 => give.prop_map(|(giver, shift, told)| Act::Give { giver, shift, told }),
+        8 => give.prop_map(|(source, transfer, told)| Act::Give { source, transfer, told }),
         3 => any::<(Index, Index)>().prop_map(|(who, whom)| Act::Hear(who, whom)),
         2 => (1..=SHARDS).prop_map(Act::Want),
     ]
@@ -228,14 +228,14 @@ impl World {
     fn act(&mut self, act: &Act) {
         let len = self.views.len();
         match act {
-            Act::Give { giver, shift, told } => {
-                let at = giver.index(len);
+            Act::Give { source, transfer, told } => {
+                let at = source.index(len);
                 let number = u16::try_from(at).unwrap();
-                let mine: Vec<Shift> = subsets_of_or_none(&self.views[at])
-                    .map(|own| own.shifts_of(number).collect())
+                let mine: Vec<Transfer> = subsets_of_or_none(&self.views[at])
+                    .map(|own| own.transfers_of(number).collect())
                     .unwrap_or_default();
                 if !mine.is_empty() {
-                    self.make(mine[shift.index(mine.len())]);
+                    self.make(mine[transfer.index(mine.len())]);
                     if *told {
                         let own = self.views[at].clone();
                         self.views[0].learn(&own);
@@ -246,8 +246,8 @@ impl World {
                 let other = self.views[whom.index(len)].clone();
                 self.views[who.index(len)].learn(&other);
             }
-            Act::Want(target) => {
-                let begun = subsets_of(&self.views[0]).begin(*target, SHARDS);
+            Act::Want(goal) => {
+                let begun = subsets_of(&self.views[0]).begin(*goal, SHARDS);
                 let Some(begun) = begun.map(Layout::Subsets) else { return };
                 self.truth.learn(&begun);
                 self.views[0] = begun;

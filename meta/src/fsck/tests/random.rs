@@ -43,7 +43,8 @@ fn act() -> impl Strategy<Value = Act> {
         4 => (at.clone(), 0..200_u64, 1..200_usize, any::<bool>())
             .prop_map(|((d, n), at, len, blocks)| Act::Write(d, n, at, len, blocks)),
         2 => (at.clone(), 0..200_u64).prop_map(|((d, n), size)| Act::Truncate(d, n, size)),
-        3 => (at.clone(), prop_oneof![Just(10_usize), Just(600)]).prop_map(|((d, n), len)| Act::Xattr(d, n, len)),
+        3 => (at.clone(), prop_oneof![Just(10_usize), Just(600)])
+            .prop_map(|((d, n), len)| Act::Xattr(d, n, len)),
         1 => (at.clone(), 0..3_u32).prop_map(|((d, n), uid)| Act::Chown(d, n, uid)),
         2 => at.prop_map(|(d, n)| Act::Open(d, n)),
         1 => Just(Act::Close),
@@ -228,7 +229,7 @@ fn damage(world: &World, blows: &[(usize, Blow)]) {
         }
     }
     store::Engine::write(world.engine.as_ref(), batch).unwrap();
-    world.server.shared.hot.clear();
+    world.server.shared.record_cache.clear();
 }
 
 /// Whether two things claim what a finding is about. It is given to neither, and what depends on it

@@ -30,7 +30,7 @@ async fn names(client: &mut Client, dir: &DirRef) -> Vec<String> {
 
 fn hurt(world: &World, damage: impl FnOnce(&Damage<'_>)) {
     damage(&Damage(world));
-    world.server.shared.hot.clear();
+    world.server.shared.record_cache.clear();
 }
 
 #[test]

@@ -96,11 +96,11 @@ fn finds_divided(words: &[&str], hurt: impl Fn(&Damage<'_>, &Tree, &Layout)) {
         in_damaged_world(async |world| {
             let mut tree = plant(world).await;
             divide(&Damage(world), &tree.a, &layout);
-            world.server.shared.hot.clear();
+            world.server.shared.record_cache.clear();
             assert_eq!(tree.client.fsck(false).await.findings, Vec::<String>::new());
             let before = world_names(world, &tree.a);
             hurt(&Damage(world), &tree, &layout);
-            world.server.shared.hot.clear();
+            world.server.shared.record_cache.clear();
             let findings = tree.client.fsck(false).await.findings;
             for words in words {
                 let found = findings.iter().any(|finding| finding.contains(words));

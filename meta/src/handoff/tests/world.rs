@@ -7,7 +7,7 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use base::{Encode as _, Ino, Layout, Moving, Shift, Splits, Subsets};
+use base::{Encode as _, Ino, Layout, Moving, Splits, Subsets, Transfer};
 use bytes::Bytes;
 use wire::{Tally, TxnId};
 
@@ -46,10 +46,10 @@ impl Kind {
         }
     }
 
-    /// The layout before the handoff, and its shift.
-    fn start(self) -> (Layout, Shift) {
+    /// The layout before the handoff, and its transfer.
+    fn start(self) -> (Layout, Transfer) {
         let whole = Layout::Extendible(Splits::new(1));
-        let (split, merge) = (Shift { giver: 0, taker: 1 }, Shift { giver: 1, taker: 0 });
+        let (split, merge) = (Transfer { source: 0, target: 1 }, Transfer { source: 1, target: 0 });
         let subsets = Layout::Subsets(Subsets::new(1).begin(2, 8).expect("a second subset"));
         match self {
             Kind::Split | Kind::LockedSplit => (whole, split),
@@ -158,7 +158,7 @@ pub(super) struct Run {
     flaw: Option<Flaw>,
     /// State of the random numbers; 0 for the one directed schedule.
     seed: u64,
-    shift: Shift,
+    transfer: Transfer,
     ends: [End; 2],
     /// Messages to each end.
     mail: [VecDeque<Message>; 2],
@@ -176,13 +176,13 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(kind: Kind, seed: u64, flaw: Option<Flaw>) -> Run {
-        let (layout, shift) = kind.start();
+        let (layout, transfer) = kind.start();
         let ends = [0, 1].map(|partition| End { partition, ..End::default() });
         let mut run = Run {
             kind,
             flaw,
             seed,
-            shift,
+            transfer,
             ends,
             mail: Default::default(),
             expected: BTreeMap::new(),
@@ -213,12 +213,12 @@ impl Run {
         self.flaw == Some(flaw)
     }
 
-    fn giver(&self) -> usize {
-        self.shift.giver.into()
+    fn source(&self) -> usize {
+        self.transfer.source.into()
     }
 
-    fn taker(&self) -> usize {
-        self.shift.taker.into()
+    fn target(&self) -> usize {
+        self.transfer.target.into()
     }
 
     fn draw(&mut self, below: u64) -> u64 {
@@ -235,13 +235,13 @@ impl Run {
             if let Some(Crash { at, ends, power }) = crash
                 && at == self.step
             {
-                let (giver, taker) = (self.giver(), self.taker());
+                let (source, target) = (self.source(), self.target());
                 match ends {
-                    Ends::Source => self.crash(giver, power),
-                    Ends::Target => self.crash(taker, power),
+                    Ends::Source => self.crash(source, power),
+                    Ends::Target => self.crash(target, power),
                     Ends::Both => {
-                        self.crash(giver, power);
-                        self.crash(taker, power);
+                        self.crash(source, power);
+                        self.crash(target, power);
                     }
                 }
             }
@@ -253,9 +253,9 @@ impl Run {
 
     fn turn(&mut self) -> Check {
         match self.step % 5 {
-            0 | 2 => self.source()?,
-            1 => self.deliver(self.taker())?,
-            3 => self.deliver(self.giver())?,
+            0 | 2 => self.drive_source()?,
+            1 => self.deliver(self.target())?,
+            3 => self.deliver(self.source())?,
             // Clients ask at the beginning, and now and then.
             _ if self.step < 60 && self.step.is_multiple_of(3) => self.ask()?,
             _ => self.background()?,
@@ -263,14 +263,14 @@ impl Run {
         self.count()
     }
 
-    /// Runs one schedule in which the taker does nothing from the moment that it is asked to
-    /// promise. Returns for how many steps the names stay frozen. Then the taker is back, and the
+    /// Runs one schedule in which the target does nothing from the moment that it is asked to
+    /// promise. Returns for how many steps the names stay frozen. Then the target is back, and the
     /// handoff is done.
-    pub(super) fn taker_away(mut self) -> Check<u32> {
-        let giver = self.giver();
-        let frozen = |run: &Run| run.ends[giver].giving.as_ref().is_some_and(|own| own.frozen);
+    pub(super) fn target_away(mut self) -> Check<u32> {
+        let source = self.source();
+        let frozen = |run: &Run| run.ends[source].giving.as_ref().is_some_and(|own| own.frozen);
         let switches = |run: &Run| {
-            let giving = run.ends[giver].giving.as_ref();
+            let giving = run.ends[source].giving.as_ref();
             giving.is_some_and(|own| matches!(own.action, Action::Switch(_)) && own.waits.is_some())
         };
         while !switches(&self) {
@@ -278,8 +278,8 @@ impl Run {
         }
         let mut steps = 0;
         while frozen(&self) {
-            self.source()?;
-            self.deliver(giver)?;
+            self.drive_source()?;
+            self.deliver(source)?;
             self.count()?;
             steps += 1;
         }
@@ -296,7 +296,7 @@ impl Run {
             let calm = self.step > 3000;
             let end = usize::try_from(self.draw(2)).expect("0 or 1");
             match self.draw(200) {
-                0..60 => self.source()?,
+                0..60 => self.drive_source()?,
                 60..110 => self.deliver(end)?,
                 110..140 => self.background()?,
                 140..144 if crashes > 0 && !calm => {
@@ -334,9 +334,9 @@ impl Run {
             let left = [&b"H"[..], b"P", b"X"].iter().any(|key| end.disk.now.contains_key(*key));
             end.giving.is_none() && end.receiving.is_none() && !left
         };
-        let moved = self.ends[self.giver()]
+        let moved = self.ends[self.source()]
             .share()
-            .is_some_and(|share| share.layout.moving(self.shift).is_none());
+            .is_some_and(|share| share.layout.moving(self.transfer).is_none());
         moved && self.ends.iter().all(idle)
     }
 

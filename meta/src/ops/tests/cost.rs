@@ -1,5 +1,5 @@
-//! The cost of each operation at the engine when no record is hot: the `Cost:` lines, counted, on
-//! one core. Changes include the stored answer.
+//! The cost of each operation at the engine when no record is cached: the `Cost:` lines, counted,
+//! on one core. Changes include the stored answer.
 
 use base::{SetAttr, SetTime};
 use wire::{FileRef, Request, Token, Walk};
@@ -11,7 +11,7 @@ use super::{
 
 /// The engine's work for one operation.
 async fn cost<T>(world: &World, operation: impl Future<Output = T>) -> Cost {
-    world.server.shared.hot.clear();
+    world.server.shared.record_cache.clear();
     world.engine.take_cost();
     operation.await;
     world.engine.take_cost()

@@ -19,7 +19,7 @@ fn write(world: &World, key: &[u8], value: Option<&[u8]>) {
         None => batch.delete(key),
     }
     world.engine.write(batch).unwrap();
-    world.server.shared.hot.clear();
+    world.server.shared.record_cache.clear();
 }
 
 fn change<R: Record>(world: &World, key: &[u8], change: impl FnOnce(&mut R)) {

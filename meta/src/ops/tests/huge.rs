@@ -123,7 +123,7 @@ fn a_cut_goes_on_after_a_crash_at_any_step_and_nothing_shows_again() {
         assert_eq!(client.truncate(&file, CHUNK + 1).await.unwrap().size, CHUNK + 1);
         for done in 0..STEPS {
             crash(world, &mut client).await;
-            assert_eq!(world.server.shared.tails.inos(), [file.ino]);
+            assert_eq!(world.server.shared.deferred_truncations.inos(), [file.ino]);
             assert_eq!(client.stat(&file).await.unwrap().size, CHUNK + 1);
             let data = client.read(&file).await.unwrap();
             assert!(data.len() as u64 == CHUNK + 1 && data[CHUNK_BYTES as usize] == b'x');
@@ -139,7 +139,10 @@ fn a_cut_goes_on_after_a_crash_at_any_step_and_nothing_shows_again() {
             step(world, file.ino).await;
         }
         crash(world, &mut client).await;
-        assert!(!has_tail(world, file.ino) && world.server.shared.tails.inos().is_empty());
+        assert!(
+            !has_tail(world, file.ino)
+                && world.server.shared.deferred_truncations.inos().is_empty()
+        );
         let end = u64::from(CHUNKS) * CHUNK;
         let attr = client.truncate(&file, end).await.unwrap();
         assert_eq!((attr.size, attr.allocated), (end, 2));

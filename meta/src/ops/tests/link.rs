@@ -69,7 +69,7 @@ fn damage_nlink(world: &super::world::World, file: &FileRef, nlink: u32) {
     let mut batch = store::Batch::new();
     batch.put(&key, &Slot::Inode(inode).to_record());
     world.engine.write(batch).unwrap();
-    world.server.shared.hot.clear();
+    world.server.shared.record_cache.clear();
 }
 
 #[test]

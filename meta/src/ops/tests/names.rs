@@ -308,7 +308,7 @@ fn a_page_never_ends_inside_a_run_of_equal_positions() {
             batch.put(&key(pos), &entry);
         }
         world.engine.write(batch).unwrap();
-        world.server.shared.hot.clear();
+        world.server.shared.record_cache.clear();
         for (entries_max, pages) in
             [(1, vec![1, 3, 1]), (2, vec![4, 1]), (4, vec![4, 1]), (9, vec![5])]
         {

@@ -98,7 +98,7 @@ fn a_directory_that_a_prepared_transaction_is_about_to_change_is_not_told() {
         let shard = base::placement::shard_of(root.home, 0, shared.config.shards);
         let key: Key = key::content(shard, root.id, 0, Part::Main);
         // Another server may have answered already that there is one entry more.
-        assert!(shared.prepared.take(TXN, vec![(key, Mode::Adds)]));
+        assert!(shared.prepared.take(TXN, vec![(key, Mode::Increment)]));
         client.create(&root, "f").await.unwrap();
         assert_eq!(noted(client), []);
         world.server.shared.prepared.free(TXN);

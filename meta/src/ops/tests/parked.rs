@@ -35,7 +35,7 @@ fn prepare(world: &World, client: &Client) {
     let shard = base::placement::shard_of(root.home, 0, shared.config.shards);
     let pos = shared.config.hash_key.pos(&name);
     let key: Key = key::name(shard, root.id, pos, &name, Part::Main);
-    assert!(shared.prepared.take(TXN, vec![(key, Mode::Changes)]));
+    assert!(shared.prepared.take(TXN, vec![(key, Mode::Exclusive)]));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Directories in several partitions, all of them on one server.
 
 use base::{
-    Access, Attr, DirId, FsError, Layout, SetAttr, SetTime, ShardId, Shift, Splits, Subsets, Time,
-    layout::POS_MAX, placement::shard_of,
+    Access, Attr, DirId, FsError, Layout, SetAttr, SetTime, ShardId, Splits, Subsets, Time,
+    Transfer, layout::POS_MAX, placement::shard_of,
 };
 use store::Engine as _;
 use wire::{
@@ -20,7 +20,7 @@ use crate::{
     followers,
     record::{Content, EntryRecord, Record as _, key, key::Part},
     transact::participant,
-    txn::{Caller, Dir, Group, Txn},
+    txn::{Caller, CommitGroup, Dir, Txn},
 };
 
 const TXN: TxnId = TxnId { server: 1, run: 1, number: 1 };
@@ -33,7 +33,7 @@ fn split(count: u16) -> Layout {
 /// Executes something as the server itself, and writes it.
 fn directly<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) -> T {
     let shared = &server.shared;
-    let mut group = Group::new(0);
+    let mut group = CommitGroup::new(0);
     let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
     let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
     txn.commit();
@@ -148,10 +148,10 @@ fn a_name_stands_in_the_partition_that_has_it_and_is_counted_there() {
 fn chain(world: &World, dir: &DirRef) -> Layout {
     let mut layout = split(1);
     let (mut known, mut pairs) = (vec![(0, layout.clone())], Vec::new());
-    for (giver, taker) in [(0, 1), (1, 3), (3, 7)] {
-        layout = layout.after(Shift { giver, taker }).unwrap();
-        pairs.push((giver, layout.clone()));
-        known.push((taker, layout.clone()));
+    for (source, target) in [(0, 1), (1, 3), (3, 7)] {
+        layout = layout.after(Transfer { source, target }).unwrap();
+        pairs.push((source, layout.clone()));
+        known.push((target, layout.clone()));
     }
     known.extend(pairs);
     divide(world, dir, layout.clone());
@@ -494,7 +494,7 @@ fn removal(world: &World, dir: &DirRef, partition: u16) -> Prepare {
         txn: TXN,
         expects,
         writes: vec![PeerWrite::Delete(at)],
-        birth: false,
+        early_mkdir: false,
         held: false,
         others: vec![],
     }
@@ -569,7 +569,7 @@ fn a_name_is_prepared_only_where_it_belongs() {
                 txn: TXN,
                 expects,
                 writes: vec![PeerWrite::Put((at, value))],
-                birth: false,
+                early_mkdir: false,
                 held: false,
                 others: vec![],
             }

@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Layout, Moving, Shift, Splits, Spread, Subsets};
+use base::{Layout, Moving, Splits, Spread, Subsets, Transfer};
 use bytes::Bytes;
 use wire::{
     Answer, DirRef, FileRef, Getattr, Guess, Lookup, NodeRef, Readdir, Reply, Request, Retry,
@@ -27,7 +27,7 @@ use crate::{
         table::Partition,
     },
     record::{Content, EntryRecord, Key, Record as _, RenameList, key, key::Part},
-    txn::{Caller, Group, Txn},
+    txn::{Caller, CommitGroup, Txn},
 };
 
 const TXN: TxnId = TxnId { server: 0, run: 1, number: 1 };
@@ -36,7 +36,7 @@ const NAMES: usize = 16;
 /// Executes something as another core does.
 fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) -> T {
     let shared = &server.shared;
-    let mut group = Group::new(1);
+    let mut group = CommitGroup::new(1);
     let mut txn = Txn::new(shared, &mut group, Caller::SERVER, shared.clock.now());
     let done = act(&mut txn).unwrap_or_else(|fault| panic!("{fault:?}"));
     txn.commit();
@@ -50,31 +50,31 @@ fn elsewhere<T>(server: &Server, act: impl FnOnce(&mut Txn<'_>) -> Result<T>) ->
 struct Handoff {
     server: Server,
     dir: DirRef,
-    giver: Partition,
-    taker: Partition,
+    source: Partition,
+    target: Partition,
     moving: Moving,
     spread: Spread,
 }
 
 impl Handoff {
-    fn new(server: &Server, dir: &DirRef, shift: Shift) -> Handoff {
+    fn new(server: &Server, dir: &DirRef, transfer: Transfer) -> Handoff {
         let server = server.clone();
         let shards = server.shared.config.shards;
-        let [giver, taker] = [shift.giver, shift.taker]
+        let [source, target] = [transfer.source, transfer.target]
             .map(|number| Partition::of(dir.home, dir.id, number, shards));
-        let share = server.shared.engine.get(&giver.share()).unwrap().unwrap();
+        let share = server.shared.engine.get(&source.share()).unwrap().unwrap();
         let layout = Content::from_record(&share).unwrap().layout;
         let spread = match layout {
             Layout::Subsets(_) => Spread::Subsets,
             Layout::Whole | Layout::Extendible(_) => Spread::Extendible,
         };
-        let moving = layout.moving(shift).unwrap();
-        Handoff { server, dir: *dir, giver, taker, moving, spread }
+        let moving = layout.moving(transfer).unwrap();
+        Handoff { server, dir: *dir, source, target, moving, spread }
     }
 
     /// The records of all names that move.
     fn records(&self) -> Vec<(Key, Bytes)> {
-        let names = key::names(self.giver.shard, self.giver.dir);
+        let names = key::names(self.source.shard, self.source.dir);
         let mut found = Vec::new();
         let scanned =
             self.server.shared.engine.scan(&names, &key::end_of(&names), &mut |at, is| {
@@ -91,11 +91,11 @@ impl Handoff {
     fn copy(&self) -> Tally {
         let records = self.records();
         let names: Vec<_> = records.iter().filter_map(|(at, is)| steps::inode_in(at, is)).collect();
-        elsewhere(&self.server, |txn| steps::detach(txn, self.giver, &names));
+        elsewhere(&self.server, |txn| steps::detach(txn, self.source, &names));
         let mut tally = Tally::default();
         elsewhere(&self.server, |txn| {
             for (at, is) in self.records() {
-                let shard = self.taker.shard.0.to_be_bytes();
+                let shard = self.target.shard.0.to_be_bytes();
                 txn.put_stored(Key::from_slice(&[&shard[..], &at[2..]].concat()), &is);
                 if key::is_entry(&at) {
                     tally.entries += 1;
@@ -103,9 +103,9 @@ impl Handoff {
                     tally.subdirs += u64::from(is_dir);
                 }
             }
-            let giver = self.giver.number;
-            let what = Receiving { txn: TXN, ino: self.dir.ino, giver, moving: self.moving };
-            txn.put(self.taker.handoff(), &HandoffRecord::Receiving(what));
+            let source = self.source.number;
+            let what = Receiving { txn: TXN, ino: self.dir.ino, source, moving: self.moving };
+            txn.put(self.target.handoff(), &HandoffRecord::Receiving(what));
             Ok(())
         });
         tally
@@ -113,13 +113,13 @@ impl Handoff {
 
     /// Executes the switch, and everything after it.
     fn switch(&self, tally: Tally) {
-        let Handoff { giver, taker, spread, .. } = *self;
-        let switch = Switch { txn: TXN, giver, taker, ino: self.dir.ino, spread, tally };
+        let Handoff { source, target, spread, .. } = *self;
+        let switch = Switch { txn: TXN, source, target, ino: self.dir.ino, spread, tally };
         elsewhere(&self.server, |txn| switch::run(txn, &switch));
-        elsewhere(&self.server, |txn| steps::told(txn, giver));
-        let mut from = key::names(giver.shard, giver.dir);
+        elsewhere(&self.server, |txn| steps::told(txn, source));
+        let mut from = key::names(source.shard, source.dir);
         loop {
-            match elsewhere(&self.server, |txn| steps::sweep(txn, giver, &from)) {
+            match elsewhere(&self.server, |txn| steps::sweep(txn, source, &from)) {
                 Some(at) => from = at,
                 None => return,
             }
@@ -155,13 +155,13 @@ impl Scene {
         }
     }
 
-    fn shifts(self) -> &'static [Shift] {
-        const SPLIT: Shift = Shift { giver: 1, taker: 3 };
-        const BACK: Shift = Shift { giver: 3, taker: 1 };
+    fn transfers(self) -> &'static [Transfer] {
+        const SPLIT: Transfer = Transfer { source: 1, target: 3 };
+        const BACK: Transfer = Transfer { source: 3, target: 1 };
         match self {
             Scene::Split => &[SPLIT],
-            Scene::Merge => &[Shift { giver: 1, taker: 0 }],
-            Scene::Subsets => &[Shift { giver: 0, taker: 2 }],
+            Scene::Merge => &[Transfer { source: 1, target: 0 }],
+            Scene::Subsets => &[Transfer { source: 0, target: 2 }],
             Scene::SplitAndMerge => &[SPLIT, BACK],
         }
     }
@@ -170,7 +170,7 @@ impl Scene {
 /// A directory with names, of which some will move, and are copied.
 struct Stage {
     dir: DirRef,
-    giver: u16,
+    source: u16,
     text: String,
     names: Vec<String>,
     /// A file and a directory that move, and a file with another name elsewhere.
@@ -188,7 +188,7 @@ async fn stage(world: &mut World, client: &mut Client, scene: Scene, text: Strin
         let mut master = txn.master_locked(&dir)?;
         txn.divide(&mut master, scene.before())
     });
-    let moving = Handoff::new(&world.server, &dir, scene.shifts()[0]).moving;
+    let moving = Handoff::new(&world.server, &dir, scene.transfers()[0]).moving;
     let hash_key = world.server.shared.config.hash_key;
     let moves = |text: &str| moving.contains(hash_key.pos(&name(text)));
     let mut coming = (0..).map(|number| format!("n{number}"));
@@ -213,7 +213,7 @@ async fn stage(world: &mut World, client: &mut Client, scene: Scene, text: Strin
     }
     let absent = coming.find(|name| moves(name)).unwrap();
     let (file, linked) = ((file_at, file.unwrap()), (linked_at, linked.unwrap()));
-    Stage { dir, giver: scene.shifts()[0].giver, text, names, file, subdir, linked, absent }
+    Stage { dir, source: scene.transfers()[0].source, text, names, file, subdir, linked, absent }
 }
 
 /// The requests that the reader makes.
@@ -277,7 +277,7 @@ async fn ask(client: &mut Client, stage: &Stage, dir: DirRef, ask: Ask) -> Optio
             Request::Walk(Walk { from: client.root, names })
         }
         Ask::Guess => {
-            let share = Guess { dir: dir.id, home: dir.home, partition: stage.giver, name: None };
+            let share = Guess { dir: dir.id, home: dir.home, partition: stage.source, name: None };
             let guess = Guess { name: Some(name(&stage.file.0)), ..share };
             Request::Speculate(Speculate { guesses: vec![guess] })
         }
@@ -335,13 +335,13 @@ async fn before_each_read(world: &mut World, scene: Scene, what: Ask, bound: boo
         let stage = stage(world, &mut admin, scene, text).await;
         let dir = reader.lookup(&root, &stage.text).await.unwrap().dir.unwrap();
         let (server, whole) = (world.server.clone(), stage.dir);
-        let first = Handoff::new(&server, &whole, scene.shifts()[0]);
+        let first = Handoff::new(&server, &whole, scene.transfers()[0]);
         let tally = first.copy();
-        world.server.shared.hot.clear();
+        world.server.shared.record_cache.clear();
         world.engine.meanwhile(read, move || {
             first.switch(tally);
-            for shift in &scene.shifts()[1..] {
-                let next = Handoff::new(&server, &whole, *shift);
+            for transfer in &scene.transfers()[1..] {
+                let next = Handoff::new(&server, &whole, *transfer);
                 next.switch(next.copy());
             }
         });
@@ -387,12 +387,12 @@ fn what_was_removed_while_names_were_away_is_not_found_when_they_come_back() {
         let file = Request::Lookup(Lookup { dir, name: name(&stage.file.0) });
         // From now on the file is found without a look into the store.
         insist(&mut client, file.clone()).await.unwrap();
-        let [split, back] = [0, 1].map(|at| Scene::SplitAndMerge.shifts()[at]);
+        let [split, back] = [0, 1].map(|at| Scene::SplitAndMerge.transfers()[at]);
         let away = Handoff::new(&server, &dir, split);
         let pos = server.shared.config.hash_key.pos(&name(&stage.file.0));
         let key_on =
             |of: Partition, part| key::name(of.shard, of.dir, pos, &name(&stage.file.0), part);
-        let stays = key_on(away.giver, Part::RenameList);
+        let stays = key_on(away.source, Part::RenameList);
         elsewhere(&server, |txn| {
             txn.put(stays.clone(), &RenameList::default());
             Ok(())
@@ -408,18 +408,18 @@ fn what_was_removed_while_names_were_away_is_not_found_when_they_come_back() {
             scanned.unwrap();
             found
         };
-        let left = records(away.giver);
+        let left = records(away.source);
         assert!(left.contains(&stays), "what does not move is not swept");
         let moves = |at: &Key| key::parse_moving(at).is_some_and(|pos| away.moving.contains(pos));
         assert!(!left.iter().any(moves), "what has moved is");
         elsewhere(&server, |txn| {
-            txn.delete(key_on(away.taker, Part::Main));
+            txn.delete(key_on(away.target, Part::Main));
             txn.delete(key::inode(stage.file.1.ino, Part::Main));
             Ok(())
         });
         let back = Handoff::new(&server, &dir, back);
         back.switch(back.copy());
-        assert!(records(back.giver).is_empty());
+        assert!(records(back.source).is_empty());
         assert_eq!(insist(&mut client, file).await, Err(base::FsError::NotFound));
         assert_eq!(ask(&mut client, &stage, dir, Ask::LookUpLinked).await, None);
         elsewhere(&server, |txn| {

@@ -57,7 +57,7 @@ fn locked(txn: &mut Txn<'_>, share: &CountShare) -> Result<Option<Dir>> {
 fn share(txn: &mut Txn<'_>, border: Border, share: &CountShare) -> Result<Counted> {
     let Some(mut dir) = locked(txn, share)? else { return Ok(Counted::default()) };
     // A lost entry takes its charge with it, so the directory must be confirmed first.
-    txn.settle_birth(&dir)?;
+    txn.settle_early_mkdir(&dir)?;
     let quota = dir.content.quota;
     if quota != border.from && quota != border.to {
         // The directory may also have been moved away after it was found.

@@ -8,7 +8,7 @@ use wire::GiveRoom;
 use super::*;
 use crate::{
     bugs::Planted,
-    quota::{Limits, Quotas, allowance::Short},
+    quota::{Limits, Quotas, grant::NeedsGrant},
     record::{QuotaId, QuotaState},
 };
 
@@ -102,7 +102,7 @@ impl Model {
         let Err(short) = quotas.charge(root(), entries(more), Limits::Hold, &[]) else {
             return true;
         };
-        assert_eq!(short, Short { root: root(), more: entries(more) });
+        assert_eq!(short, NeedsGrant { root: root(), more: entries(more) });
         let ask = quotas.wants(short).expect("there was no room");
         self.messages.push(Message::Asks(server, ask));
         false

@@ -297,7 +297,7 @@ pub(super) fn receiving(moving: Moving) -> crate::handoff::HandoffRecord {
     crate::handoff::HandoffRecord::Receiving(crate::handoff::Receiving {
         txn: wire::TxnId { server: 3, run: 0x1111_2222_3333_4444, number: 70_000 },
         ino: Ino(0x0001_0203_0405_0607),
-        giver: 1,
+        source: 1,
         moving,
     })
 }

@@ -18,19 +18,19 @@ use super::{
 impl Run {
     /// One step of the background: tells a commit, sweeps, asks for outcomes.
     pub(super) fn background(&mut self) -> Check {
-        let (giver, taker) = (self.giver(), self.taker());
-        if let Some(txn) = self.ends[giver].disk.get::<TxnId>(b"X") {
+        let (source, target) = (self.source(), self.target());
+        if let Some(txn) = self.ends[source].disk.get::<TxnId>(b"X") {
             // A commit must be stable before the target is told.
             if !self.has(Flaw::ToldEarly) {
-                self.ends[giver].disk.sync();
+                self.ends[source].disk.sync();
             }
-            self.mail[taker].push_back(Message::Decide(txn, true));
+            self.mail[target].push_back(Message::Decide(txn, true));
         }
-        for at in [giver, taker] {
+        for at in [source, target] {
             self.sweep(at);
         }
         let patience = self.has(Flaw::PromiseTimesOut);
-        let end = &mut self.ends[taker];
+        let end = &mut self.ends[target];
         let asked = end.promise().map(|promise| promise.txn);
         let received = || match end.handoff() {
             Some(HandoffRecord::Receiving(what)) => Some(what.txn),
@@ -42,7 +42,7 @@ impl Run {
                 return self.decide(txn, false);
             }
             if self.patience.is_multiple_of(4) {
-                self.mail[giver].push_back(Message::Ask(txn));
+                self.mail[source].push_back(Message::Ask(txn));
             }
         } else {
             self.patience = 0;
@@ -214,7 +214,7 @@ impl Run {
         let same = share.is_none_or(|share| {
             let mut joined = share.layout.clone();
             !joined.learn(&promise.layout)
-                || share.layout.after(self.shift).is_some_and(|mut after| {
+                || share.layout.after(self.transfer).is_some_and(|mut after| {
                     after.learn(&promise.layout);
                     after == promise.layout
                 })
@@ -230,8 +230,8 @@ impl Run {
     }
 
     fn decide(&mut self, txn: TxnId, commit: bool) -> Check {
-        let taker = self.taker();
-        let end = &mut self.ends[taker];
+        let target = self.target();
+        let end = &mut self.ends[target];
         let record = end.handoff();
         match end.promise() {
             Some(promise) if promise.txn == txn => {

@@ -1,4 +1,4 @@
-//! The giver: executes the actions of its state machine.
+//! The source: executes the actions of its state machine.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,13 +19,13 @@ use super::{
 
 impl Run {
     /// Takes the next step of the source.
-    pub(super) fn source(&mut self) -> Check {
-        let (at, taker) = (self.giver(), self.taker());
+    pub(super) fn drive_source(&mut self) -> Check {
+        let (at, target) = (self.source(), self.target());
         let held = self.seed != 0 && self.draw(4) == 0;
         let end = &mut self.ends[at];
         let Some(giving) = &mut end.giving else {
-            let share = end.share().ok_or("the giver has no share")?;
-            let Some(moving) = share.layout.moving(self.shift) else { return Ok(()) };
+            let share = end.share().ok_or("the source has no share")?;
+            let Some(moving) = share.layout.moving(self.transfer) else { return Ok(()) };
             if end.handoff().is_some() || end.promise().is_some() {
                 return Ok(());
             }
@@ -64,14 +64,18 @@ impl Run {
         let call = giving.calls;
         match giving.action.clone() {
             Action::Begin => {
-                let what =
-                    Receiving { txn, ino: INO, giver: self.shift.giver, moving: giving.moving };
+                let what = Receiving {
+                    txn,
+                    ino: INO,
+                    source: self.transfer.source,
+                    moving: giving.moving,
+                };
                 giving.waits = Some(0);
-                self.mail[taker].push_back(Message::Begin(call, what));
+                self.mail[target].push_back(Message::Begin(call, what));
             }
             Action::Put { number, changes, stable } => {
                 giving.waits = Some(0);
-                self.mail[taker].push_back(Message::Put(call, txn, number, changes, stable));
+                self.mail[target].push_back(Message::Put(call, txn, number, changes, stable));
             }
             Action::Watch => {
                 giving.changed = Some(BTreeSet::new());
@@ -109,7 +113,7 @@ impl Run {
                 giving.frozen = self.flaw != Some(Flaw::NotFrozen);
                 if self.flaw == Some(Flaw::PublishedEarly) {
                     let mut share = end.share().expect("it was looked at");
-                    share.layout = share.layout.after(self.shift).expect("it is next");
+                    share.layout = share.layout.after(self.transfer).expect("it is next");
                     end.disk.write(vec![(b"D".to_vec(), Some(share.to_vec().into()))]);
                 }
                 return self.happened(Event::Frozen);
@@ -117,17 +121,17 @@ impl Run {
             Action::Switch(tally) => {
                 let mut layout = end.share().expect("it was looked at").layout;
                 // A record of another server; it must be so when it prepares.
-                if let Some(theirs) = self.ends[taker].share() {
+                if let Some(theirs) = self.ends[target].share() {
                     layout.learn(&theirs.layout);
                 }
-                let Some(after) = layout.after(self.shift) else {
+                let Some(after) = layout.after(self.transfer) else {
                     return self.switched(false);
                 };
                 let giving = self.ends[at].giving.as_mut().expect("it was looked at");
                 giving.after = Some((after.clone(), tally));
                 giving.waits = Some(0);
                 let promise = Promise { txn, layout: after, entries: tally.entries };
-                self.mail[taker].push_back(Message::Prepare(promise));
+                self.mail[target].push_back(Message::Prepare(promise));
             }
             Action::Thaw => {
                 giving.frozen = false;
@@ -142,7 +146,7 @@ impl Run {
     }
 
     pub(super) fn happened(&mut self, event: Event) -> Check {
-        let at = self.giver();
+        let at = self.source();
         if let Some(giving) = &mut self.ends[at].giving {
             giving.waits = None;
             giving.action = giving.machine.next(event);
@@ -152,7 +156,7 @@ impl Run {
 
     /// The transaction is decided: the source's write, if it commits.
     pub(super) fn switched(&mut self, commit: bool) -> Check {
-        let (at, taker) = (self.giver(), self.taker());
+        let (at, target) = (self.source(), self.target());
         let early = self.has(Flaw::ToldEarly);
         let end = &mut self.ends[at];
         let Some(giving) = &mut end.giving else { return Ok(()) };
@@ -168,10 +172,10 @@ impl Run {
                 (b"H".to_vec(), Some(HandoffRecord::Given(INO).to_vec().into())),
             ]);
             if early {
-                self.mail[taker].push_back(Message::Decide(txn, true));
+                self.mail[target].push_back(Message::Decide(txn, true));
             }
         } else {
-            self.mail[taker].push_back(Message::Decide(txn, false));
+            self.mail[target].push_back(Message::Decide(txn, false));
         }
         self.happened(Event::Switched(commit))
     }

@@ -12,18 +12,20 @@ use crate::{
 };
 
 /// Makes lost directories again that were born here, with nothing in them.
-pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
+pub(crate) fn born(txn: &mut Txn<'_>, early_mkdirs: &[Birth]) -> Result<()> {
     let mut lost = Vec::new();
-    for birth in births.iter().filter(|birth| !txn.shared.prepared.has(birth.txn)) {
-        txn.lock_key(&birth.key)?;
-        if txn.get_bytes(&birth.key)?.is_none() {
-            lost.push(birth);
+    for early_mkdir in
+        early_mkdirs.iter().filter(|early_mkdir| !txn.shared.prepared.has(early_mkdir.txn))
+    {
+        txn.lock_key(&early_mkdir.key)?;
+        if txn.get_bytes(&early_mkdir.key)?.is_none() {
+            lost.push(early_mkdir);
         }
     }
-    // Everything that may have to wait comes before: when this runs again, a key that is held for a
-    // birth is taken to be stored.
-    for birth in lost {
-        store(txn, birth.txn, &birth.key, &birth.content);
+    // Everything that may have to wait comes before: when this runs again, a key that is held for
+    // an early mkdir is taken to be stored.
+    for early_mkdir in lost {
+        store(txn, early_mkdir.txn, &early_mkdir.key, &early_mkdir.content);
     }
     Ok(())
 }
@@ -31,36 +33,36 @@ pub(crate) fn born(txn: &mut Txn<'_>, births: &[Birth]) -> Result<()> {
 /// Stores a record that is confirmed later. Returns `false` when another transaction is in the way.
 pub(in crate::transact) fn store(
     txn: &mut Txn<'_>,
-    birth: TxnId,
+    early_mkdir: TxnId,
     at: &Bytes,
     content: &Bytes,
 ) -> bool {
-    if !txn.shared.prepared.take_birth(birth, Key::from_slice(at)) {
+    if !txn.shared.prepared.take_early_mkdir(early_mkdir, Key::from_slice(at)) {
         return false;
     }
-    txn.be_part_of(birth);
+    txn.be_part_of(early_mkdir);
     txn.put_stored(Key::from_slice(at), content);
     let record = PreparedRecord { born: Some(at.clone()), ..PreparedRecord::default() };
     if !txn.shared.bugs.has(Bug::PrepareNotStored) {
-        txn.put(key::prepared(birth), &record);
+        txn.put(key::prepared(early_mkdir), &record);
     }
     true
 }
 
-/// Ends a birth: the directory is confirmed, or the birth has come to nothing and nobody has seen
-/// the directory.
+/// Ends an early mkdir: the directory is confirmed, or the early mkdir has come to nothing and
+/// nobody has seen the directory.
 pub(in crate::transact) fn end(
     txn: &mut Txn<'_>,
-    birth: TxnId,
+    early_mkdir: TxnId,
     at: &Key,
     is_there: bool,
 ) -> Result<()> {
-    txn.be_part_of(birth);
+    txn.be_part_of(early_mkdir);
     if !is_there {
         forget(txn, at)?;
     }
-    txn.delete(key::prepared(birth));
-    txn.facts.ended.push(birth);
+    txn.delete(key::prepared(early_mkdir));
+    txn.facts.ended.push(early_mkdir);
     Ok(())
 }
 

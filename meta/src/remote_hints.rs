@@ -15,17 +15,17 @@ use crate::{recent::Recent, record::Key};
 const SHARES_MAX: usize = 1024;
 
 /// Records of other servers' shares, as hints.
-pub(crate) struct Met {
+pub(crate) struct RemoteHints {
     known: Mutex<Recent<Key, Bytes>>,
 }
 
-impl Default for Met {
-    fn default() -> Met {
-        Met { known: Mutex::new(Recent::new(SHARES_MAX)) }
+impl Default for RemoteHints {
+    fn default() -> RemoteHints {
+        RemoteHints { known: Mutex::new(Recent::new(SHARES_MAX)) }
     }
 }
 
-impl Met {
+impl RemoteHints {
     /// Notes the record of a share in which a name was free.
     pub(crate) fn learn(&self, share: &Key, record: impl FnOnce() -> Bytes) {
         let mut known = self.known.lock();
@@ -51,18 +51,18 @@ mod tests {
 
     #[test]
     fn what_was_met_first_is_forgotten_first() {
-        let met = Met::default();
+        let hints = RemoteHints::default();
         let key = |number: usize| Key::from_slice(&number.to_be_bytes());
         for number in 0..=SHARES_MAX {
-            met.learn(&key(number), || Bytes::from(vec![1]));
+            hints.learn(&key(number), || Bytes::from(vec![1]));
         }
-        assert_eq!(met.share(&key(0)), None);
-        met.learn(&key(1), || unreachable!("it is known"));
-        assert_eq!(met.share(&key(1)), Some(Bytes::from(vec![1])));
-        met.forget(&key(1));
-        assert_eq!(met.share(&key(1)), None);
-        met.learn(&key(1), || Bytes::from(vec![2]));
-        assert_eq!(met.share(&key(1)), Some(Bytes::from(vec![2])));
-        assert_eq!(met.known.lock().len(), SHARES_MAX);
+        assert_eq!(hints.share(&key(0)), None);
+        hints.learn(&key(1), || unreachable!("it is known"));
+        assert_eq!(hints.share(&key(1)), Some(Bytes::from(vec![1])));
+        hints.forget(&key(1));
+        assert_eq!(hints.share(&key(1)), None);
+        hints.learn(&key(1), || Bytes::from(vec![2]));
+        assert_eq!(hints.share(&key(1)), Some(Bytes::from(vec![2])));
+        assert_eq!(hints.known.lock().len(), SHARES_MAX);
     }
 }

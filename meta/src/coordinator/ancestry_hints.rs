@@ -19,14 +19,14 @@ const LEVELS_MAX: usize = 256;
 
 /// The hints.
 #[derive(Default)]
-pub(crate) struct Ways {
-    above: HashMap<DirId, Group>,
+pub(crate) struct AncestryHints {
+    above: HashMap<DirId, HomedDir>,
     moved: HashMap<(DirId, EntryName), Moved>,
 }
 
 /// A directory and its home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct HomedDir {
     pub(crate) id: DirId,
     pub(crate) home: DirId,
 }
@@ -34,14 +34,14 @@ pub(crate) struct Group {
 /// A directory that lives elsewhere than where it was born.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Moved {
-    pub(crate) group: Group,
+    pub(crate) group: HomedDir,
     /// Key of the rename list at the directory's birth place.
     pub(crate) birth: Key,
 }
 
-impl Ways {
+impl AncestryHints {
     /// Notes that `parent` was seen above `dir`.
-    pub(crate) fn is_below(&mut self, dir: DirId, parent: Group) {
+    pub(crate) fn is_below(&mut self, dir: DirId, parent: HomedDir) {
         if self.above.len() >= REMEMBERED_MAX {
             self.above.clear();
         }
@@ -49,7 +49,7 @@ impl Ways {
     }
 
     /// The directories from `dir` to the root, both excluded, as far as they are known.
-    pub(crate) fn up(&self, dir: DirId) -> impl Iterator<Item = Group> + '_ {
+    pub(crate) fn up(&self, dir: DirId) -> impl Iterator<Item = HomedDir> + '_ {
         let above = |dir: DirId| self.above.get(&dir).copied().filter(|up| up.id != DirId::ROOT);
         std::iter::successors(above(dir), move |at| above(at.id)).take(LEVELS_MAX)
     }
@@ -72,40 +72,40 @@ impl Ways {
 mod tests {
     use super::*;
 
-    fn group(id: u128) -> Group {
-        Group { id: DirId(id), home: DirId(id) }
+    fn group(id: u128) -> HomedDir {
+        HomedDir { id: DirId(id), home: DirId(id) }
     }
 
     #[test]
     fn the_way_up_ends_below_the_root_or_where_nothing_is_known() {
-        let mut ways = Ways::default();
-        ways.is_below(DirId(4), group(3));
-        ways.is_below(DirId(3), group(2));
-        assert_eq!(ways.up(DirId(4)).collect::<Vec<_>>(), [group(3), group(2)]);
-        ways.is_below(DirId(2), Group { id: DirId::ROOT, home: DirId::ROOT });
-        assert_eq!(ways.up(DirId(4)).collect::<Vec<_>>(), [group(3), group(2)]);
-        assert_eq!(ways.up(DirId(9)).count(), 0);
+        let mut hints = AncestryHints::default();
+        hints.is_below(DirId(4), group(3));
+        hints.is_below(DirId(3), group(2));
+        assert_eq!(hints.up(DirId(4)).collect::<Vec<_>>(), [group(3), group(2)]);
+        hints.is_below(DirId(2), HomedDir { id: DirId::ROOT, home: DirId::ROOT });
+        assert_eq!(hints.up(DirId(4)).collect::<Vec<_>>(), [group(3), group(2)]);
+        assert_eq!(hints.up(DirId(9)).count(), 0);
     }
 
     #[test]
     fn a_loop_of_old_hints_ends() {
-        let mut ways = Ways::default();
-        ways.is_below(DirId(4), group(3));
-        ways.is_below(DirId(3), group(4));
-        assert_eq!(ways.up(DirId(4)).count(), LEVELS_MAX);
+        let mut hints = AncestryHints::default();
+        hints.is_below(DirId(4), group(3));
+        hints.is_below(DirId(3), group(4));
+        assert_eq!(hints.up(DirId(4)).count(), LEVELS_MAX);
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut ways = Ways::default();
+        let mut hints = AncestryHints::default();
         let name = EntryName::new(b"a").unwrap();
         let most = REMEMBERED_MAX as u128;
         for dir in 0..=most {
-            ways.is_below(DirId(dir), group(dir + 1));
+            hints.is_below(DirId(dir), group(dir + 1));
             let moved = Moved { group: group(dir), birth: Key::new() };
-            ways.has_moved(DirId(dir), &name, moved);
+            hints.has_moved(DirId(dir), &name, moved);
         }
-        assert_eq!((ways.above.len(), ways.moved.len()), (1, 1));
-        assert_eq!(ways.moved(DirId(most), &name).unwrap().group, group(most));
+        assert_eq!((hints.above.len(), hints.moved.len()), (1, 1));
+        assert_eq!(hints.moved(DirId(most), &name).unwrap().group, group(most));
     }
 }

@@ -3,10 +3,10 @@
 //! mkdir makes one, as a transaction with that server, and waits for no stable storage. The other
 //! server stores the record, out of sight, and answers at once; the batch with the entry here is
 //! the commit. Then the directory is *born*: everybody sees it as soon as the other server hears of
-//! the commit. That is at once while few births are under way, and otherwise when it asks, because
-//! a request waits. Later the directory is *confirmed*: when the entry is stable, and the directory
-//! confirmed that the entry is in. Until then everybody uses it, but whatever must be stable inside
-//! it waits. So does every transaction over several servers that touches it
+//! the commit. That is at once while few early mkdirs are under way, and otherwise when it asks,
+//! because a request waits. Later the directory is *confirmed*: when the entry is stable, and the
+//! directory confirmed that the entry is in. Until then everybody uses it, but whatever must be
+//! stable inside it waits. So does every transaction over several servers that touches it
 //! ([`Prepared::confirmed`], [`Prepared::take`]). So nothing stable ever hangs on an entry that was
 //! lost.
 //!
@@ -15,8 +15,8 @@
 //!   back where it was ([`orphaned`]).
 //! - *The record is lost* with what the other server has not synced: when it starts it asks all
 //!   servers what was born there, before it says of any directory that it does not exist
-//!   ([`learn`]). A birth that has not committed by then never does. The entry stays as it is until
-//!   it is confirmed, so nobody removes a directory that comes back.
+//!   ([`learn`]). An early mkdir that has not committed by then never does. The entry stays as it
+//!   is until it is confirmed, so nobody removes a directory that comes back.
 //!
 //! Always true: an entry is committed here only while the record that was prepared for it is
 //! stored, or while its server must ask for it before it answers anybody about it.
@@ -46,11 +46,11 @@ pub(super) fn made<'a>(
     writes: &'a [PeerWrite],
 ) -> Option<(&'a Bytes, &'a Bytes)> {
     let ([expected], [PeerWrite::Put((at, content))]) = (expects, writes) else { return None };
-    let is_birth = expected.was.is_none() && expected.key == *at && key::is_content(at);
-    is_birth.then_some((at, content))
+    let is_early_mkdir = expected.was.is_none() && expected.key == *at && key::is_content(at);
+    is_early_mkdir.then_some((at, content))
 }
 
-/// The directory that a plan makes, and its server, if the plan is a birth.
+/// The directory that a plan makes, and its server, if the plan is an early mkdir.
 pub(super) fn planned(plan: &Plan) -> Option<(u16, Child)> {
     let (server, part) = plan.first_key_value().filter(|_| plan.len() == 1)?;
     let (key, content) = made(&part.expects, &part.writes)?;
@@ -58,22 +58,22 @@ pub(super) fn planned(plan: &Plan) -> Option<(u16, Child)> {
     Some((*server, Child { name, key: key.clone(), content: content.clone() }))
 }
 
-/// Commits a birth whose entry is about to be written. The entry stays as it is until the directory
-/// is confirmed. `None`: not now.
-pub(super) fn commit(txn: &Txn<'_>, birth: TxnId) -> Option<Child> {
+/// Commits an early mkdir whose entry is about to be written. The entry stays as it is until the
+/// directory is confirmed. `None`: not now.
+pub(super) fn commit(txn: &Txn<'_>, early_mkdir: TxnId) -> Option<Child> {
     let entry = txn.written().into_iter().find(|key| key::is_entry(key))?;
     let prepared = &txn.shared.prepared;
-    if !prepared.take_entry(birth, entry.clone()) {
+    if !prepared.take_entry(early_mkdir, entry.clone()) {
         return None;
     }
-    let child = txn.shared.births.commit(birth, &entry);
+    let child = txn.shared.early_mkdirs.commit(early_mkdir, &entry);
     if child.is_none() {
-        prepared.free(birth);
+        prepared.free(early_mkdir);
     }
     child
 }
 
-/// Holds the keys again that were held for births before this start.
+/// Holds the keys again that were held for early mkdirs before this start.
 pub(super) fn hold(prepared: &Prepared, txn: TxnId, child: &Child) {
     let taken = prepared.take_entry(txn, Key::from_slice(&child.name));
     assert!(taken, "what was held together is held together again");

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use base::Pauses;
+use base::Backoff;
 use tokio::time::sleep;
 use wire::ReplyHeader;
 
@@ -23,7 +23,7 @@ pub(crate) async fn run(core: Core, incoming: Incoming, mut remote: Box<Remote>)
     let shared = core.inner.shared.clone();
     let Some(cluster) = &shared.cluster else { return };
     if remote.is_torn() && !remote.is_damaged() {
-        sleep(Pauses::new(PAUSE, PAUSE).draw(shared.random.as_ref())).await;
+        sleep(Backoff::new(PAUSE, PAUSE).draw(shared.random.as_ref())).await;
     }
     let known = read(&core, cluster, &mut remote).await;
     if incoming.connection.is_closed() {

@@ -1,10 +1,10 @@
-//! News of births that a core has to tell, in memory.
+//! News of early mkdirs that a core has to tell, in memory.
 
 use std::cell::{Cell, RefCell};
 
 use wire::TxnId;
 
-/// The news of births that one core has to tell.
+/// The news of early mkdirs that one core has to tell.
 #[derive(Default)]
 pub(crate) struct Telling {
     pub(super) born: Told,
@@ -19,13 +19,13 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Appends births. `true`: the queue needs a task.
+    /// Appends early mkdirs. `true`: the queue needs a task.
     pub(super) fn push(&self, txns: impl IntoIterator<Item = TxnId>) -> bool {
         self.queue.borrow_mut().extend(txns);
         !self.runs.replace(true)
     }
 
-    /// Takes all births. If there are none, the task ends.
+    /// Takes all early mkdirs. If there are none, the task ends.
     pub(super) fn take(&self) -> Vec<TxnId> {
         let txns = std::mem::take(&mut *self.queue.borrow_mut());
         self.runs.set(!txns.is_empty());

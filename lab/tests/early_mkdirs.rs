@@ -6,8 +6,8 @@
 //! servers die at it: killed, or with all that they had not synced.
 //!
 //! Every time all comes back in bounded time. What was answered is there, or, where the power may
-//! take it, what was synced. Nothing is left of births, a check finds nothing, and directories can
-//! be made and removed in all existing directories.
+//! take it, what was synced. Nothing is left of early mkdirs, a check finds nothing, and
+//! directories can be made and removed in all existing directories.
 #![expect(clippy::print_stdout, reason = "these are tests")]
 
 #[path = "steps/crash.rs"]
@@ -199,7 +199,7 @@ impl Stage {
 
     async fn make_all(&self, client: &Client) -> Result<(), Error> {
         let [first, second] = &self.dirs;
-        // A birth that is confirmed at once would not be waited for, so others come first.
+        // An early mkdir that is confirmed at once would not be waited for, so others come first.
         for beside in 0..3 {
             client.mkdir(&format!("{first} beside {beside}"), 0o755).await?;
         }
@@ -236,7 +236,7 @@ impl Stage {
         crash::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
-    /// Waits until nothing is left of births, nor of other transactions.
+    /// Waits until nothing is left of early mkdirs, nor of other transactions.
     async fn settle(&self) -> anyhow::Result<()> {
         let settled = async {
             while self.left()? > 0 {
@@ -244,7 +244,7 @@ impl Stage {
             }
             anyhow::Ok(())
         };
-        timeout(PATIENCE, settled).await.context("births do not end")?
+        timeout(PATIENCE, settled).await.context("early mkdirs do not end")?
     }
 
     fn left(&self) -> anyhow::Result<usize> {

@@ -1,4 +1,4 @@
-//! The births of a server, in memory.
+//! The early mkdirs of a server, in memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,14 +10,14 @@ use wire::{Birth, TxnId};
 
 use crate::{record::Key, transact::Child};
 
-/// The births that began here and are not over, and the servers that this one has not heard since
-/// it started.
+/// The early mkdirs that began here and are not over, and the servers that this one has not heard
+/// since it started.
 #[derive(Default)]
-pub(crate) struct Births {
+pub(crate) struct EarlyMkdirs {
     table: Mutex<HashMap<TxnId, Begun>>,
-    /// Number of times that a request has waited for one of these births.
+    /// Number of times that a request has waited for one of these early mkdirs.
     pub(super) hurried: watch::Sender<u64>,
-    /// Births begun by other servers that requests here wait for: those servers are told.
+    /// Early mkdirs begun by other servers that requests here wait for: those servers are told.
     pub(super) wanted: Mutex<HashSet<TxnId>>,
     pub(super) wants: Notify,
     unheard: Mutex<HashSet<u16>>,
@@ -40,7 +40,7 @@ enum Stage {
     Written,
 }
 
-impl Births {
+impl EarlyMkdirs {
     /// Notes that none of `others` has been heard yet.
     pub(crate) fn hear_of(&self, others: impl Iterator<Item = u16>) {
         let mut unheard = self.unheard.lock();
@@ -48,7 +48,8 @@ impl Births {
         self.unheard_count.store(unheard.len(), Ordering::Release);
     }
 
-    /// Whether some server may still report the birth of a directory whose record is lost here.
+    /// Whether some server may still report the early mkdir of a directory whose record is lost
+    /// here.
     pub(crate) fn are_unheard(&self) -> bool {
         self.unheard_count.load(Ordering::Acquire) > 0
     }
@@ -67,18 +68,18 @@ impl Births {
         self.unheard.lock().iter().copied().collect()
     }
 
-    /// Notes a birth that is prepared. The key of its entry is not known yet.
+    /// Notes an early mkdir that is prepared. The key of its entry is not known yet.
     pub(in crate::transact) fn begin(&self, txn: TxnId, server: u16, child: Child) {
         self.table.lock().insert(txn, Begun { server, child, stage: Stage::Begun });
     }
 
-    /// Notes a birth from before a crash.
+    /// Notes an early mkdir from before a crash.
     pub(in crate::transact) fn resume(&self, txn: TxnId, server: u16, child: Child) {
         self.table.lock().insert(txn, Begun { server, child, stage: Stage::Written });
     }
 
     /// Notes that the entry is about to be written. `None`: the directory's server has started
-    /// anew, and the birth comes to nothing.
+    /// anew, and the early mkdir comes to nothing.
     pub(super) fn commit(&self, txn: TxnId, entry: &Key) -> Option<Child> {
         let mut table = self.table.lock();
         let begun = table.get_mut(&txn)?;
@@ -87,21 +88,22 @@ impl Births {
         Some(begun.child.clone())
     }
 
-    /// Forgets a birth that is confirmed, or came to nothing.
+    /// Forgets an early mkdir that is confirmed, or came to nothing.
     pub(crate) fn end(&self, txn: TxnId) {
         self.table.lock().remove(&txn);
     }
 
-    /// The births at a server that has started anew. Those that have not committed are given up.
+    /// The early mkdirs at a server that has started anew. Those that have not committed are given
+    /// up.
     pub(crate) fn at(&self, server: u16) -> Vec<Birth> {
         let mut table = self.table.lock();
         table.retain(|_, begun| begun.server != server || begun.stage > Stage::Begun);
         let at = table.iter().filter(|(_, begun)| begun.server == server);
-        let birth = |(txn, begun): (&TxnId, &Begun)| {
+        let early_mkdir = |(txn, begun): (&TxnId, &Begun)| {
             let Child { key, content, .. } = begun.child.clone();
             Birth { txn: *txn, key, content }
         };
-        at.map(birth).collect()
+        at.map(early_mkdir).collect()
     }
 
     /// Notes that the entry is written.
@@ -111,7 +113,7 @@ impl Births {
         }
     }
 
-    /// The births among `txns` whose entries are written.
+    /// The early mkdirs among `txns` whose entries are written.
     pub(crate) fn born_of(&self, txns: &[TxnId]) -> Vec<TxnId> {
         let table = self.table.lock();
         let is_born =
@@ -119,15 +121,15 @@ impl Births {
         txns.iter().filter(is_born).copied().collect()
     }
 
-    /// Notes that a request waits for a birth that began here.
+    /// Notes that a request waits for an early mkdir that began here.
     pub(crate) fn hurry(&self) {
         self.hurried.send_modify(|times| *times += 1);
     }
 
-    /// Notes that requests wait for births that other servers have begun.
-    pub(crate) fn want(&self, births: impl IntoIterator<Item = TxnId>) {
+    /// Notes that requests wait for early mkdirs that other servers have begun.
+    pub(crate) fn want(&self, early_mkdirs: impl IntoIterator<Item = TxnId>) {
         let mut wanted = self.wanted.lock();
-        wanted.extend(births);
+        wanted.extend(early_mkdirs);
         if !wanted.is_empty() {
             self.wants.notify_one();
         }

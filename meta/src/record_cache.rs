@@ -1,4 +1,4 @@
-//! Hot records: a cache of records that were read or written lately, so that the engine is not
+//! The record cache: records that were read or written lately, so that the engine is not
 //! asked for them again.
 //!
 //! Transactions read through it, and every core has it follow its writes. It holds records under
@@ -33,46 +33,46 @@ const RECORD_BYTES: usize = 60;
 const RECORD_BYTES_MAX: usize = 8 << 10;
 const STRIPES: usize = 16;
 
-/// The hot records of a server.
-pub(crate) struct Hot {
+/// The record cache of a server.
+pub(crate) struct RecordCache {
     names: Records<Name>,
     dirs: Records<Dir>,
 }
 
 /// Records that a batch changes, kept out of the cache from before its write until after it.
 #[must_use = "nothing comes in until it is released"]
-struct Held {
-    names: HeldRecords<Name>,
-    dirs: HeldRecords<Dir>,
+struct Excluded {
+    names: ExcludedRecords<Name>,
+    dirs: ExcludedRecords<Dir>,
 }
 
 /// Keeps the cache equal to the engine while a core writes.
 pub(crate) struct Keeper {
-    hot: Arc<Hot>,
-    held: Option<Held>,
+    cache: Arc<RecordCache>,
+    excluded: Option<Excluded>,
 }
 
 impl Keeper {
-    pub(crate) fn new(hot: Arc<Hot>) -> Keeper {
-        Keeper { hot, held: None }
+    pub(crate) fn new(cache: Arc<RecordCache>) -> Keeper {
+        Keeper { cache, excluded: None }
     }
 }
 
 impl Follower for Keeper {
     fn writing(&mut self, changes: &mut Changes) {
-        self.held = Some(self.hot.hold(changes));
+        self.excluded = Some(self.cache.exclude(changes));
     }
 
     fn written(&mut self, _facts: &mut Facts, write: Write) {
-        if let Some(held) = self.held.take() {
-            self.hot.release(held, write.is_done);
+        if let Some(excluded) = self.excluded.take() {
+            self.cache.admit(excluded, write.is_done);
         }
     }
 }
 
-impl Hot {
-    pub(crate) fn new() -> Hot {
-        Hot { names: Records::new(NAMES_BYTES_MAX), dirs: Records::new(DIRS_BYTES_MAX) }
+impl RecordCache {
+    pub(crate) fn new() -> RecordCache {
+        RecordCache { names: Records::new(NAMES_BYTES_MAX), dirs: Records::new(DIRS_BYTES_MAX) }
     }
 
     /// The bytes under the key of a name: from the cache, or from the engine, which `read` asks.
@@ -94,19 +94,19 @@ impl Hot {
     }
 
     /// Takes out the records that a batch is about to change.
-    fn hold(&self, changes: &Changes) -> Held {
+    fn exclude(&self, changes: &Changes) -> Excluded {
         let names = changes.all().filter(|(key, _)| key::is_name(key));
         let names = names.map(|(key, value)| (key, value.map(|value| Name::new(key, value))));
         let dirs = changes.contents();
         let dirs = dirs.map(|(key, content)| (key, content.map(|content| Dir::new(key, content))));
-        Held { names: self.names.hold(names), dirs: self.dirs.hold(dirs) }
+        Excluded { names: self.names.exclude(names), dirs: self.dirs.exclude(dirs) }
     }
 
     /// Lets in the records of a batch that is written. With `false` nobody knows whether it is, and
     /// none come in.
-    fn release(&self, held: Held, written: bool) {
-        self.names.release(held.names, written);
-        self.dirs.release(held.dirs, written);
+    fn admit(&self, excluded: Excluded, written: bool) {
+        self.names.admit(excluded.names, written);
+        self.dirs.admit(excluded.dirs, written);
     }
 
     /// Forgets all records.
@@ -137,7 +137,7 @@ struct Dir {
     content: Content,
 }
 
-/// Hot records of one kind.
+/// Cached records of one kind.
 struct Records<R> {
     stripes: Vec<Mutex<Stripe<R>>>,
     /// Most bytes of one generation of a stripe.
@@ -158,7 +158,7 @@ struct Stripe<R> {
     written: u64,
 }
 
-struct HeldRecords<R>(Vec<(u64, Option<R>)>);
+struct ExcludedRecords<R>(Vec<(u64, Option<R>)>);
 
 impl<R: Kept> Records<R> {
     fn new(bytes_max: usize) -> Records<R> {
@@ -203,19 +203,22 @@ impl<R: Kept> Records<R> {
     }
 
     /// Takes out records that are about to change. Each key comes once.
-    fn hold<'a>(&self, changes: impl Iterator<Item = (&'a Key, Option<R>)>) -> HeldRecords<R> {
-        let held = changes.map(|(key, record)| {
+    fn exclude<'a>(
+        &self,
+        changes: impl Iterator<Item = (&'a Key, Option<R>)>,
+    ) -> ExcludedRecords<R> {
+        let excluded = changes.map(|(key, record)| {
             let hash = hash(key);
             let mut stripe = self.stripe(hash);
             stripe.remove(hash);
             stripe.writing += 1;
             (hash, record)
         });
-        HeldRecords(held.collect())
+        ExcludedRecords(excluded.collect())
     }
 
-    fn release(&self, held: HeldRecords<R>, written: bool) {
-        for (hash, record) in held.0 {
+    fn admit(&self, excluded: ExcludedRecords<R>, written: bool) {
+        for (hash, record) in excluded.0 {
             let mut stripe = self.stripe(hash);
             stripe.writing -= 1;
             stripe.written += 1;
@@ -325,73 +328,73 @@ mod tests {
         Records::new(NAMES_BYTES_MAX)
     }
 
-    fn hold(hot: &Records<Name>, key: &Key, value: Option<&[u8]>) -> HeldRecords<Name> {
-        hot.hold([(key, value.map(|value| Name::new(key, value)))].into_iter())
+    fn exclude(cache: &Records<Name>, key: &Key, value: Option<&[u8]>) -> ExcludedRecords<Name> {
+        cache.exclude([(key, value.map(|value| Name::new(key, value)))].into_iter())
     }
 
     fn get(
-        hot: &Records<Name>,
+        cache: &Records<Name>,
         key: &Key,
         stored: Result<Option<Bytes>, ()>,
     ) -> Result<Option<Bytes>, ()> {
-        hot.get(key, || stored, |value| Name::new(key, value))
+        cache.get(key, || stored, |value| Name::new(key, value))
     }
 
-    fn read(hot: &Records<Name>, key: &Key, stored: Option<&'static [u8]>) -> Option<Bytes> {
-        get(hot, key, Ok(stored.map(Bytes::from_static))).unwrap()
+    fn read(cache: &Records<Name>, key: &Key, stored: Option<&'static [u8]>) -> Option<Bytes> {
+        get(cache, key, Ok(stored.map(Bytes::from_static))).unwrap()
     }
 
-    fn is_hot(hot: &Records<Name>, key: &Key) -> bool {
-        get(hot, key, Err(())).is_ok()
+    fn is_cached(cache: &Records<Name>, key: &Key) -> bool {
+        get(cache, key, Err(())).is_ok()
     }
 
     #[test]
-    fn what_was_read_or_written_is_hot() {
-        let hot = names();
-        assert_eq!(read(&hot, &name(1), Some(b"one")).unwrap(), "one");
-        assert_eq!(read(&hot, &name(1), None).unwrap(), "one");
-        let held = hold(&hot, &name(2), Some(b"two"));
-        hot.release(held, true);
-        assert_eq!(read(&hot, &name(2), None).unwrap(), "two");
-        assert_eq!(read(&hot, &name(3), None), None);
-        assert!(!is_hot(&hot, &name(3)));
+    fn what_was_read_or_written_is_cached() {
+        let cache = names();
+        assert_eq!(read(&cache, &name(1), Some(b"one")).unwrap(), "one");
+        assert_eq!(read(&cache, &name(1), None).unwrap(), "one");
+        let excluded = exclude(&cache, &name(2), Some(b"two"));
+        cache.admit(excluded, true);
+        assert_eq!(read(&cache, &name(2), None).unwrap(), "two");
+        assert_eq!(read(&cache, &name(3), None), None);
+        assert!(!is_cached(&cache, &name(3)));
     }
 
     #[test]
     fn what_is_being_written_is_not_here_and_does_not_come_in() {
-        let hot = names();
-        assert!(read(&hot, &name(1), Some(b"old")).is_some());
-        let held = hold(&hot, &name(1), Some(b"new"));
-        assert_eq!(read(&hot, &name(1), Some(b"old")).unwrap(), "old");
-        assert!(!is_hot(&hot, &name(1)));
-        hot.release(held, true);
-        assert_eq!(read(&hot, &name(1), None).unwrap(), "new");
+        let cache = names();
+        assert!(read(&cache, &name(1), Some(b"old")).is_some());
+        let excluded = exclude(&cache, &name(1), Some(b"new"));
+        assert_eq!(read(&cache, &name(1), Some(b"old")).unwrap(), "old");
+        assert!(!is_cached(&cache, &name(1)));
+        cache.admit(excluded, true);
+        assert_eq!(read(&cache, &name(1), None).unwrap(), "new");
     }
 
     #[test]
     fn a_reader_that_is_overtaken_by_a_write_leaves_nothing_here() {
-        let hot = names();
+        let cache = names();
         let overtaken = || {
-            let held = hold(&hot, &name(1), None);
-            hot.release(held, true);
+            let excluded = exclude(&cache, &name(1), None);
+            cache.admit(excluded, true);
             Ok::<_, ()>(Some(Bytes::from_static(b"old")))
         };
-        let slow = hot.get(&name(1), overtaken, |value| Name::new(&name(1), value));
+        let slow = cache.get(&name(1), overtaken, |value| Name::new(&name(1), value));
         assert_eq!(slow.unwrap().unwrap(), "old");
-        assert!(!is_hot(&hot, &name(1)));
+        assert!(!is_cached(&cache, &name(1)));
     }
 
     #[test]
-    fn what_may_not_have_been_written_is_not_hot() {
-        let hot = names();
-        let held = hold(&hot, &name(1), Some(b"new"));
-        hot.release(held, false);
-        assert!(!is_hot(&hot, &name(1)));
+    fn what_may_not_have_been_written_is_not_cached() {
+        let cache = names();
+        let excluded = exclude(&cache, &name(1), Some(b"new"));
+        cache.admit(excluded, false);
+        assert!(!is_cached(&cache, &name(1)));
     }
 
     #[test]
-    fn only_so_much_is_hot_and_what_is_used_stays() {
-        let hot = names();
+    fn only_so_much_is_cached_and_what_is_used_stays() {
+        let cache = names();
         let value = Bytes::from(vec![0; 4096]);
         for number in 0..NAMES_BYTES_MAX / 2048 {
             let key = {
@@ -399,11 +402,11 @@ mod tests {
                 let (shard, dir) = (base::ShardId(1), base::DirId(300));
                 key::name(shard, dir, number as u64, &name, key::Part::Main)
             };
-            assert!(get(&hot, &key, Ok(Some(value.clone()))).unwrap().is_some());
-            assert!(read(&hot, &name(7), Some(b"used")).is_some());
+            assert!(get(&cache, &key, Ok(Some(value.clone()))).unwrap().is_some());
+            assert!(read(&cache, &name(7), Some(b"used")).is_some());
         }
-        let held: usize = hot.stripes.iter().map(|stripe| stripe.lock().young.len()).sum();
-        assert!(held * 4096 <= NAMES_BYTES_MAX / 2);
-        assert!(is_hot(&hot, &name(7)));
+        let cached: usize = cache.stripes.iter().map(|stripe| stripe.lock().young.len()).sum();
+        assert!(cached * 4096 <= NAMES_BYTES_MAX / 2);
+        assert!(is_cached(&cache, &name(7)));
     }
 }

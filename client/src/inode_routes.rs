@@ -15,7 +15,7 @@ const FILES_MAX: usize = 4096;
 
 /// Tickets of files whose inodes are at their shard of birth.
 #[derive(Debug, Default)]
-pub(crate) struct Births {
+pub(crate) struct InodeRoutes {
     tickets: HashMap<Ino, u64>,
     /// In the order in which they were learnt; some may be forgotten.
     order: VecDeque<Ino>,
@@ -28,7 +28,7 @@ pub(crate) struct Remembered {
     pub(crate) ticket: u64,
 }
 
-impl Births {
+impl InodeRoutes {
     /// A server has said so.
     pub(crate) fn learn(&mut self, ino: Ino, ticket: u64) {
         if self.tickets.insert(ino, ticket).is_none() {
@@ -81,13 +81,13 @@ mod tests {
 
     #[test]
     fn what_was_learnt_first_is_forgotten_first() {
-        let mut births = Births::default();
+        let mut inode_routes = InodeRoutes::default();
         let last = FILES_MAX as u64;
-        (0..=last).for_each(|ino| births.learn(Ino(ino), ino));
-        assert_eq!(births.ticket(Ino(0)), None);
-        assert_eq!(births.ticket(Ino(1)), Some(1));
-        births.forget(Ino(1));
-        births.learn(Ino(last + 1), 7);
-        assert_eq!(births.ticket(Ino(2)), Some(2), "there was room");
+        (0..=last).for_each(|ino| inode_routes.learn(Ino(ino), ino));
+        assert_eq!(inode_routes.ticket(Ino(0)), None);
+        assert_eq!(inode_routes.ticket(Ino(1)), Some(1));
+        inode_routes.forget(Ino(1));
+        inode_routes.learn(Ino(last + 1), 7);
+        assert_eq!(inode_routes.ticket(Ino(2)), Some(2), "there was room");
     }
 }

@@ -15,17 +15,17 @@ pub(crate) fn leave(txn: &mut Txn<'_>, file: &Located, first: u32) {
     let ino = file.inode.ino;
     let place = file.place.location().cloned();
     txn.put(key::tail(ino), &Tail { first, place });
-    txn.shared.tails.note(ino, first);
+    txn.shared.deferred_truncations.note(ino, first);
 }
 
 /// Removes a part of a tail; the rest is for the next step. `false` if there is no tail. The caller
 /// has locked the inode.
 pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
-    if !txn.shared.tails.has(ino) {
+    if !txn.shared.deferred_truncations.has(ino) {
         return Ok(false);
     }
     let Some(Tail { first, place }) = txn.get::<Tail>(&key::tail(ino))? else {
-        txn.shared.tails.forget(ino);
+        txn.shared.deferred_truncations.forget(ino);
         return Ok(false);
     };
     // The inode comes again: for what is left, for what became of the file since, and then for the
@@ -34,7 +34,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
     let Some(mut file) = txn.find(ino, place.as_ref())? else {
         // The file was removed since, and all its contents with it.
         txn.delete(key::tail(ino));
-        txn.shared.tails.forget(ino);
+        txn.shared.deferred_truncations.forget(ino);
         return Ok(true);
     };
     let was = file.inode.attr().allocated;
@@ -61,7 +61,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
             file.inode.allocated = 0;
         }
         txn.delete(key::tail(ino));
-        txn.shared.tails.forget(ino);
+        txn.shared.deferred_truncations.forget(ino);
     } else {
         leave(txn, &file, next);
     }

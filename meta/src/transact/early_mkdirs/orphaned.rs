@@ -13,8 +13,8 @@ use crate::{
 
 /// Handles the loss of the entry of a directory that is born here. An empty directory goes as well;
 /// any other gets its entry back.
-pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
-    let record = txn.get::<PreparedRecord>(&key::prepared(birth))?;
+pub(crate) fn orphaned(txn: &mut Txn<'_>, early_mkdir: TxnId) -> Result<()> {
+    let record = txn.get::<PreparedRecord>(&key::prepared(early_mkdir))?;
     let Some(at) = record.and_then(|record| record.born) else { return Ok(()) };
     let (at, Some(id)) = (Key::from_slice(&at), key::parse_dir(&at)) else { return Ok(()) };
     txn.lock(lock::dir_lock(id))?;
@@ -29,8 +29,8 @@ pub(crate) fn orphaned(txn: &mut Txn<'_>, birth: TxnId) -> Result<()> {
             txn.put_dir(&dir);
         }
     }
-    txn.delete(key::prepared(birth));
-    txn.facts.ended.push(birth);
+    txn.delete(key::prepared(early_mkdir));
+    txn.facts.ended.push(early_mkdir);
     Ok(())
 }
 

@@ -53,13 +53,13 @@ impl From<Needs> for Level {
         match needs {
             Needs::Nothing => Level::Nothing,
             Needs::Little => Level::Low,
-            Needs::Room => Level::Enough,
+            Needs::Space => Level::Enough,
         }
     }
 }
 
-/// Room on the server's disks.
-pub(crate) struct Room {
+/// The guard of the space on the server's disks.
+pub(crate) struct SpaceGuard {
     free: FreeBytes,
     reserve: u64,
     level: AtomicU8,
@@ -67,13 +67,13 @@ pub(crate) struct Room {
     changed: Notify,
 }
 
-impl Room {
-    pub(crate) fn new(free: FreeBytes, reserve: u64, engine: &dyn Engine) -> Room {
+impl SpaceGuard {
+    pub(crate) fn new(free: FreeBytes, reserve: u64, engine: &dyn Engine) -> SpaceGuard {
         let level = AtomicU8::new(Level::Enough as u8);
-        let room =
-            Room { free, reserve, level, written: AtomicU64::new(0), changed: Notify::new() };
-        room.look(engine);
-        room
+        let guard =
+            SpaceGuard { free, reserve, level, written: AtomicU64::new(0), changed: Notify::new() };
+        guard.look(engine);
+        guard
     }
 
     /// The level at the last look.
@@ -224,8 +224,8 @@ mod tests {
         let txn = TxnId { server: 0, run: 1, number };
         let expects =
             vec![Expected { key: key.clone(), was: was.cloned(), stands: Stands::Stable }];
-        let (writes, birth, held) = (vec![write], false, false);
-        Request::Prepare(Prepare { txn, expects, writes, birth, held, others: vec![] })
+        let (writes, early_mkdir, held) = (vec![write], false, false);
+        Request::Prepare(Prepare { txn, expects, writes, early_mkdir, held, others: vec![] })
     }
 
     #[test]
@@ -241,12 +241,12 @@ mod tests {
             batch.put(&old, &value);
             three.engines[1].write(batch).unwrap();
             let peers = &three.node(0).core.inner.peers;
-            let put = |number, key: &Bytes, birth| {
+            let put = |number, key: &Bytes, early_mkdir| {
                 let write = PeerWrite::Put((key.clone(), value.clone()));
                 let Request::Prepare(prepare) = prepare(number, key, None, write) else {
                     unreachable!("it is one");
                 };
-                Request::Prepare(Prepare { birth, ..prepare })
+                Request::Prepare(Prepare { early_mkdir, ..prepare })
             };
             let remove =
                 |number| prepare(number, &old, Some(&value), PeerWrite::Delete(old.clone()));
@@ -259,12 +259,12 @@ mod tests {
             assert_eq!(peers.ask(1, &put(1, &new, false)).await, prepared);
 
             fill(63 * MIB).await;
-            for birth in [false, true] {
-                assert_eq!(peers.ask(1, &put(2, &at("newer"), birth)).await, full);
+            for early_mkdir in [false, true] {
+                assert_eq!(peers.ask(1, &put(2, &at("newer"), early_mkdir)).await, full);
             }
-            // A wrong presumption is reported first: the transaction may need no room without it.
-            let presumed = Ok(Reply::Vote(Vote::Changed));
-            assert_eq!(peers.ask(1, &put(5, &old, false)).await, presumed);
+            // A wrong assumption is reported first: the transaction may need no room without it.
+            let assumed = Ok(Reply::Vote(Vote::Changed));
+            assert_eq!(peers.ask(1, &put(5, &old, false)).await, assumed);
             assert_eq!(peers.ask(1, &remove(3)).await, prepared);
             fill(MIB).await;
             for (number, commit) in [(1, true), (3, false)] {
@@ -281,13 +281,13 @@ mod tests {
     fn a_nearly_full_server_takes_no_names_from_others() {
         in_cluster_of(options, async |three| {
             let home = DirId(77);
-            let taker = (1..5).find(|taker| shard_of(home, *taker, 5) == ShardId(1)).unwrap();
+            let target = (1..5).find(|target| shard_of(home, *target, 5) == ShardId(1)).unwrap();
             let txn = TxnId { server: 0, run: 1, number: 1 };
             let (dir, ino, moving) = (home, Ino(7), Moving::Range((0, POS_MAX)));
-            let begin = HandoffBegin { txn, dir, ino, home, giver: 0, taker, moving };
+            let begin = HandoffBegin { txn, dir, ino, home, source: 0, target, moving };
             let begin = Request::HandoffBegin(begin);
             let (number, changes, stable) = (0, Vec::new(), false);
-            let put = HandoffPut { txn, dir, home, taker, number, changes, stable };
+            let put = HandoffPut { txn, dir, home, target, number, changes, stable };
             let peers = &three.node(0).core.inner.peers;
             fill(63 * MIB).await;
             assert_eq!(peers.ask(1, &begin).await, Ok(Reply::Taken(None)));

@@ -1,13 +1,13 @@
-//! Tails: chunks that a truncate has left behind the end of a file, because they were too many to
-//! be removed at once.
+//! Deferred truncation: the *tails* of files, chunks that a truncate has left behind the end of a
+//! file, because they were too many to be removed at once.
 //!
 //! `ops::write` leaves a tail, `reclaim` runs its steps ([`cut`]). The file has its new length at
 //! once. A record (`T`) says from which chunk on there may be contents, and each step advances it,
 //! in the batch that removes the chunks before it. So a crash at any step leaves a shorter tail.
 //!
 //! Contents of a tail never show again: reads end with the file, and an operation that would make
-//! the file reach its tail waits until the tail is gone ([`Tails::is_in_the_way`]). That is looked
-//! up in memory, so that writes to other files cost nothing more.
+//! the file reach its tail waits until the tail is gone ([`DeferredTruncations::is_in_the_way`]).
+//! That is looked up in memory, so that writes to other files cost nothing more.
 //!
 //! Always true: a file with a `T` record is noted in memory, with the same chunk or an earlier one.
 //! The reverse does not hold: a truncate that failed leaves a note, which the next step removes.
@@ -31,17 +31,17 @@ use crate::{
 
 /// Files that have tails.
 #[derive(Default)]
-pub(crate) struct Tails {
+pub(crate) struct DeferredTruncations {
     /// Number of tails: usually none, and every operation that makes a file longer asks.
     count: AtomicUsize,
     /// First chunk of each file's tail that may still be there.
     first: Mutex<HashMap<Ino, u32>>,
 }
 
-impl Tails {
+impl DeferredTruncations {
     /// Loads the tails that were left before this start.
-    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<Tails, OpenError> {
-        let tails = Tails::default();
+    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<DeferredTruncations, OpenError> {
+        let tails = DeferredTruncations::default();
         for shard in (0..shards).map(ShardId) {
             let prefix = key::kind(shard, b'T');
             engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
