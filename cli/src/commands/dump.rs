@@ -256,7 +256,18 @@ impl<W: Write> Dump<W> {
         for (block, bytes) in blocks {
             if copied.insert(block) {
                 let data = client.read_block(server, block, bytes).await;
-                let data = data.with_context(|| format!("block {block} cannot be read"))?;
+                // A server that was started anew holds no blocks for the dump any more.
+                let is_gone = matches!(
+                    data,
+                    Err(DumpError::Failed(client::Error::Fs(FsError::Stale | FsError::NotFound)))
+                );
+                let failed = || match is_gone {
+                    true => {
+                        format!("{LOST}: its server has started anew and removed block {block}")
+                    }
+                    false => format!("block {block} cannot be read"),
+                };
+                let data = data.with_context(failed)?;
                 self.put(&Frame::Block((block, data)))?;
             }
         }

@@ -76,7 +76,7 @@ fn is_of_a_fault(world: &World, error: &DumpError) -> bool {
     match error {
         DumpError::Silent(_) | DumpError::Failed(Error::Refused(_)) => true,
         DumpError::Failed(Error::Fs(error)) => {
-            matches!(error, FsError::NotFound | FsError::Busy | FsError::Io)
+            matches!(error, FsError::NotFound | FsError::Stale | FsError::Busy | FsError::Io)
         }
         DumpError::Failed(Error::SessionLost) => world.plan().is_lossy(),
         DumpError::Failed(_) => false,
