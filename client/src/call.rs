@@ -16,8 +16,8 @@ use wire::{Answer, LayoutNews, NodeRef, Noted, Release, Reply, Request, Retry, S
 use crate::{
     Error,
     channel::{Answered, Ticket},
-    client::unexpected,
     core::Core,
+    error::unexpected,
     inode_routes::{self, Remembered},
     route::Route,
     runs::Run,

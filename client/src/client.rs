@@ -9,10 +9,11 @@ use wire::{
 };
 
 use crate::{
-    Config, Error, Result, Stats,
+    Config, Result, Stats,
     call::Done,
     contents::Files,
     core::Core,
+    error::unexpected,
     session::{self, Claims},
 };
 
@@ -41,7 +42,8 @@ impl Client {
     /// tokio runtime (of either kind), which also runs the client's background work.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the server will not serve this token, protocol or client.
+    /// [`Error::Refused`](crate::Error::Refused) when the server will not serve this token,
+    /// protocol or client.
     pub async fn connect(config: Config) -> Result<Client> {
         Client::begin(config, true).await
     }
@@ -60,7 +62,8 @@ impl Client {
     /// not serve now answers. `None`: there was no answer.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the token does not administer, or the server does not know it.
+    /// [`Error::Refused`](crate::Error::Refused) when the token does not administer, or the server
+    /// does not know it.
     pub async fn standing(config: &Config, address: &str) -> Result<Option<Standing>> {
         session::standing(config, address).await
     }
@@ -170,10 +173,4 @@ impl Client {
     pub(crate) async fn ask_root(&self, request: Request) -> Result<Done> {
         self.core.ask(&self.cred, base::DirId::ROOT, request).await
     }
-}
-
-/// The server answered with a reply that is none to the request.
-pub(crate) fn unexpected() -> Error {
-    tracing::error!("the server answered with a reply of another kind");
-    Error::Fs(base::FsError::Io)
 }

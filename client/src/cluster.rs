@@ -2,7 +2,7 @@
 
 use wire::{ClusterStatus, Join, Joined, Reply, Request};
 
-use crate::{Client, Result, client::unexpected};
+use crate::{Client, Result, error::unexpected};
 
 impl Client {
     /// The servers of the file system, as their coordinator sees them. For administrators.

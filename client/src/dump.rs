@@ -19,7 +19,7 @@ use wire::{
     BlockGet, BlockPart, DumpNext, DumpPage, DumpStage, DumpStarted, DumpStep, Reply, Request,
 };
 
-use crate::{Client, Error, client::unexpected};
+use crate::{Client, Error, error::unexpected};
 
 /// Silence after which a server among several is taken as down.
 const PATIENCE: Duration = Duration::from_secs(5);

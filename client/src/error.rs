@@ -69,6 +69,12 @@ impl Error {
     }
 }
 
+/// The server answered with a reply that is none to the request.
+pub(crate) fn unexpected() -> Error {
+    tracing::error!("the server answered with a reply of another kind");
+    Error::Fs(FsError::Io)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

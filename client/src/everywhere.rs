@@ -6,7 +6,7 @@ use base::Layout;
 use futures::future::{Either, join, select, select_ok, try_join_all};
 use wire::{DirRef, FileRef, Load, Lookup, NodeRef, Reply, Request, Stand, Statfs, Status};
 
-use crate::{Client, Result, channel::Channel, client::unexpected, core::Core, route::Route};
+use crate::{Client, Result, channel::Channel, core::Core, error::unexpected, route::Route};
 
 /// Scope of a sync.
 #[derive(Debug, Clone, Copy)]

@@ -19,8 +19,8 @@ use wire::{DirRef, Entry, NodeRef, Reply, Request, Statfs};
 use crate::{
     Client, Error, FileSystem, Result,
     call::{Done, Failure},
-    client::unexpected,
     core::Core,
+    error::unexpected,
     resolve::{End, Found, Last, Links, Parent},
 };
 

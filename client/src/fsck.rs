@@ -24,7 +24,7 @@ mod sides;
 use futures::future::{join_all, try_join_all};
 use wire::{FsckFixes, FsckPoll, FsckProgress, FsckStart, Reply, Request};
 
-use crate::{Client, Error, Result, client::unexpected};
+use crate::{Client, Error, Result, error::unexpected};
 use mend::{Repairs, Round, TURN_LAST};
 use sides::Suspects;
 

@@ -22,8 +22,8 @@ use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Stand, Walk
 use crate::{
     Error,
     call::{Done, Failure},
-    client::unexpected,
     core::{Core, Resolution},
+    error::unexpected,
     route::Route,
 };
 

@@ -14,7 +14,7 @@ use wire::{
 use crate::{
     Client, FileLock, FileSystem, Handle, Made, New, Result, Unnamed,
     call::{Done, Failure},
-    client::unexpected,
+    error::unexpected,
     everywhere::Scope,
     route::Route,
 };

@@ -13,8 +13,8 @@ use wire::{DirRef, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply, Request, 
 use crate::{
     AccessTimes, Client, FileSystem as _, Result,
     call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX, Failure},
-    client::unexpected,
     divided::merge::{Ahead, Ask, Merge},
+    error::unexpected,
     route::Route,
 };
 

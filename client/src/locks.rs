@@ -26,7 +26,7 @@ use wire::{ClaimedLock, Lock, LockCancel, LockFound, LockTest, Reply, Request, S
 use crate::{
     Client, Error, FileLock, Handle, Result,
     call::Failure,
-    client::unexpected,
+    error::unexpected,
     route::Route,
     runs::{Run, Runs},
 };

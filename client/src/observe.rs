@@ -9,7 +9,7 @@ use wire::{
     SlowLog, SlowQuery,
 };
 
-use crate::{Client, Result, client::unexpected};
+use crate::{Client, Result, error::unexpected};
 
 impl Client {
     /// Everything that the server counts. For administrators, as all of these.

@@ -12,9 +12,9 @@ use wire::{DirRef, Getattr, NodeRef, Reply, Request, ShareStat, Stand};
 
 use crate::{
     call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX, Failure},
-    client::unexpected,
     core::Core,
     divided::shares::{Shares, total},
+    error::unexpected,
     route::Route,
 };
 

@@ -17,7 +17,7 @@ use tokio::{
 };
 use wire::{Reply, Request, SignBlocks, SignFor, SignedBlocks};
 
-use crate::{Error, Result, client::unexpected, core::Core, route::Route};
+use crate::{Error, Result, core::Core, error::unexpected, route::Route};
 
 /// How many blocks one question is about: 64 MiB of a large file, and no more than a few kilobytes
 /// of answer.

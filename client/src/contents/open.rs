@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Client, Error, Handle, Result,
     call::{Done, Failure},
-    client::unexpected,
+    error::unexpected,
     route::Route,
     runs::Run,
 };

@@ -8,7 +8,7 @@ use base::{Access, FsError};
 use wire::{Allocate, AllocateMode, Reply, Request, Seek, SeekTo};
 
 use super::OpenFile;
-use crate::{Client, Result, client::unexpected};
+use crate::{Client, Result, error::unexpected};
 
 impl Client {
     /// `fallocate`.

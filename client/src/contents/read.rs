@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use wire::{BlockMap, NodeRef, Reply, Request, SliceSource, data::BlockPart};
 
 use super::{OpenFile, dirty::by_chunk, slices::are_sound, state::Inner};
-use crate::{AccessTimes, Client, Config, Result, client::unexpected};
+use crate::{AccessTimes, Client, Config, Result, error::unexpected};
 
 /// How many chunks are asked for at once; the server answers no more.
 const MAP_CHUNKS: u32 = 64;

@@ -35,7 +35,7 @@ use super::{
     dirty::Piece,
     state::{FileState, FlushSet, Sent},
 };
-use crate::{Client, Error, Result, client::unexpected};
+use crate::{Client, Error, Result, error::unexpected};
 
 /// Age at which written data is sent.
 const AGE_MAX: Duration = Duration::from_secs(1);

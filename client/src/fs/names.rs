@@ -10,7 +10,7 @@ use super::{Ends, MAKES, Slash, Tries, bytes_of};
 use crate::{
     Client, Error, New, Result,
     call::Failure,
-    client::unexpected,
+    error::unexpected,
     resolve::{Last, Links},
 };
 

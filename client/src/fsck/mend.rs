@@ -15,7 +15,7 @@ use super::{
     of_server,
     sides::{Links, Suspects, quota_line},
 };
-use crate::{Client, Error, Result, client::unexpected, route::Route};
+use crate::{Client, Error, Result, error::unexpected, route::Route};
 
 /// Maximum number of checks after a repair, which may uncover more faults: one level of a tree at a
 /// time, at worst.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::{Ino, Time};
 use wire::{FsckInos, FsckNames, FsckQuotas, InosPage, MendQuota, NamesOf, Reply, Request};
 
-use crate::{Client, Result, client::unexpected};
+use crate::{Client, Result, error::unexpected};
 
 /// Maximum number of inodes that are checked again, of each kind.
 const SUSPECTS_MAX: usize = 10_000;
