@@ -8,15 +8,16 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Attr, Backoff, Cred, FsError, Ino, ShardId, Tagged as _, limits::SHARDS_MAX};
+use base::{Backoff, Cred, FsError, Ino, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
-use wire::{Answer, LayoutNews, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
+use wire::{Answer, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
 
 use crate::{
     Error,
     channel::{Answered, Ticket},
     core::Core,
+    done::{Done, Failure},
     error::unexpected,
     inode_routes::{self, Remembered},
     route::Route,
@@ -31,56 +32,6 @@ const AWAY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A call that has met more wrong partitions waits before the next: each that has split off others
 /// knows them, so it takes fewer where everybody knows what is so.
 const PROBES_MAX: usize = 2 * SHARDS_MAX.ilog2() as usize + 2;
-
-/// A success, and what came with it.
-#[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) reply: Reply,
-    /// The version of the server's invalidation list.
-    pub(crate) version: u64,
-    /// The server's run that answered, and the session there.
-    pub(crate) run: Run,
-    /// Directories as the request has left them, where the answer says.
-    dirs: Vec<Attr>,
-}
-
-/// Why a call did not succeed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The last word.
-    Error(Error),
-    /// The access cache was outdated, and has been corrected: resolve the path again.
-    StaleCache,
-    /// The directory is not what it was: drop it and resolve its path again.
-    StaleDir,
-    /// The asked partition of a directory does not exist, or no longer has what it was asked for.
-    /// Only requests to a partition, not to a name in it, fail so.
-    StaleLayout(LayoutNews),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Error(error)
-    }
-}
-
-impl From<FsError> for Failure {
-    fn from(error: FsError) -> Failure {
-        Failure::Error(Error::Fs(error))
-    }
-}
-
-impl Failure {
-    /// The error for a caller that came by handle and has no path to resolve again.
-    pub(crate) fn by_handle(self) -> Error {
-        match self {
-            Failure::Error(error) => error,
-            Failure::StaleCache | Failure::StaleDir | Failure::StaleLayout(_) => {
-                Error::Fs(FsError::Stale)
-            }
-        }
-    }
-}
 
 /// Returns the name of a request's kind.
 fn kind(request: &Request) -> &'static str {

@@ -10,9 +10,9 @@ use wire::{
 
 use crate::{
     Config, Result, Stats,
-    call::Done,
     contents::Files,
     core::Core,
+    done::Done,
     error::unexpected,
     session::{self, Claims},
 };

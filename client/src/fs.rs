@@ -18,8 +18,8 @@ use wire::{DirRef, Entry, NodeRef, Reply, Request, Statfs};
 
 use crate::{
     Client, Error, FileSystem, Result,
-    call::{Done, Failure},
     core::Core,
+    done::{Done, Failure},
     error::unexpected,
     resolve::{End, Found, Last, Links, Parent},
 };

@@ -21,8 +21,8 @@ use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Stand, Walk
 
 use crate::{
     Error,
-    call::{Done, Failure},
     core::{Core, Resolution},
+    done::{Done, Failure},
     error::unexpected,
     route::Route,
 };

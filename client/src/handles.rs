@@ -13,7 +13,7 @@ use wire::{
 
 use crate::{
     Client, FileLock, FileSystem, Handle, Made, New, Result, Unnamed,
-    call::{Done, Failure},
+    done::{Done, Failure},
     error::unexpected,
     everywhere::Scope,
     route::Route,

@@ -64,6 +64,7 @@ mod contents;
 mod core;
 mod direct;
 mod divided;
+mod done;
 mod dump;
 mod error;
 mod everywhere;

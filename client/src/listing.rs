@@ -12,8 +12,9 @@ use wire::{DirRef, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply, Request, 
 
 use crate::{
     AccessTimes, Client, FileSystem as _, Result,
-    call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX, Failure},
+    call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX},
     divided::merge::{Ahead, Ask, Merge},
+    done::Failure,
     error::unexpected,
     route::Route,
 };

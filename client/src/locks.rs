@@ -25,7 +25,7 @@ use wire::{ClaimedLock, Lock, LockCancel, LockFound, LockTest, Reply, Request, S
 
 use crate::{
     Client, Error, FileLock, Handle, Result,
-    call::Failure,
+    done::Failure,
     error::unexpected,
     route::Route,
     runs::{Run, Runs},

@@ -22,8 +22,8 @@ use self::straight::{Begun, Straight};
 use crate::{
     Error,
     cache::CachedDir,
-    call::Failure,
     core::Core,
+    done::Failure,
     path::{PathEnd, Step, Steps},
 };
 

@@ -11,9 +11,10 @@ use tokio::time::sleep;
 use wire::{DirRef, Getattr, NodeRef, Reply, Request, ShareStat, Stand};
 
 use crate::{
-    call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX, Failure},
+    call::{BUSY_PAUSE_FIRST, BUSY_PAUSE_MAX},
     core::Core,
     divided::shares::{Shares, total},
+    done::Failure,
     error::unexpected,
     route::Route,
 };

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use wire::{BlockDrop, BlockGet, BlockPut, Reply, Request, Stand, data::BlockPart};
 
 use super::direct::Direct;
-use crate::{Client, Error, Result, call::Failure, error::unexpected, route::Route};
+use crate::{Client, Error, Result, done::Failure, error::unexpected, route::Route};
 
 const UNIT_BYTES: u32 = 64 << 10;
 

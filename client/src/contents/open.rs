@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     Client, Error, Handle, Result,
-    call::{Done, Failure},
+    done::{Done, Failure},
     error::unexpected,
     route::Route,
     runs::Run,

@@ -10,8 +10,8 @@ use wire::ReaddirEntry;
 use super::{Tries, bytes_of};
 use crate::{
     Client, Result,
-    call::Failure,
     divided::merge::Ahead,
+    done::Failure,
     listing::{Listing, PARTITIONS_AT_ONCE},
 };
 

@@ -9,7 +9,7 @@ use wire::{Link, Mkdir, Rename, RenameMode, Reply, Request, Rmdir, Symlink, Unli
 use super::{Ends, MAKES, Slash, Tries, bytes_of};
 use crate::{
     Client, Error, New, Result,
-    call::Failure,
+    done::Failure,
     error::unexpected,
     resolve::{Last, Links},
 };

@@ -9,7 +9,7 @@ use wire::{Entry, FileRef, NodeRef};
 use super::{Tries, bytes_of};
 use crate::{
     Client, File, New, OpenOptions, Result,
-    call::Failure,
+    done::Failure,
     resolve::{End, Last, Links, Parent},
 };
 

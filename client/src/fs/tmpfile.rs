@@ -6,7 +6,7 @@ use base::FsError;
 use wire::{Link, Request};
 
 use super::{Links, MAKES, TRIES_AT_ONCE, Tries, bytes_of};
-use crate::{Client, Error, File, FileSystem, OpenOptions, Result, call::Failure};
+use crate::{Client, Error, File, FileSystem, OpenOptions, Result, done::Failure};
 
 impl Client {
     /// Makes a file without a name in a directory, with permission bits `mode`, and opens it for

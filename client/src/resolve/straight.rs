@@ -10,7 +10,7 @@ use bytes::Bytes;
 use wire::{DirRef, Lookup, Reply, Request, Stand, Way};
 
 use super::{Found, Links};
-use crate::{Error, cache::CachedDir, call::Failure, core::Core};
+use crate::{Error, cache::CachedDir, core::Core, done::Failure};
 
 /// Result of looking a straight path up.
 #[expect(
