@@ -21,10 +21,10 @@ use crate::{
     channel::PROBES_COUNTED,
     channels::Channels,
     contents::Files,
-    guess::Learnt,
     inode_routes::InodeRoutes,
     layouts::Layouts,
     locks::Locks,
+    mispredictions::Learnt,
     system::{SystemClock, SystemRandom},
     tcp::Tcp,
 };

@@ -13,9 +13,9 @@
 //!
 //! Paper: InfiniFS §3.3.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use base::{Cred, DirId, EntryName, FsError, HashMap, NameVersion};
+use base::{Cred, DirId, EntryName, FsError, NameVersion};
 use futures::future::try_join_all;
 use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Stand, Walked, way_mark};
 
@@ -29,35 +29,6 @@ use crate::{
 
 /// How many rounds there are at most: the second stands on a version.
 const ROUNDS_MAX: u32 = 2;
-/// Maximum number of wrong predictions that are kept.
-const LEARNT_MAX: usize = 4096;
-
-/// Names whose directories have another id than predicted. Only a client without a cache needs it.
-#[derive(Debug, Default)]
-pub(crate) struct Learnt {
-    true_ids: HashMap<(DirId, EntryName), (DirId, DirId)>,
-    /// In the order in which they were learnt.
-    order: VecDeque<(DirId, EntryName)>,
-}
-
-impl Learnt {
-    /// The id and home of the directory `name` in `parent`, if that is not as predicted.
-    fn get(&self, parent: DirId, name: &EntryName) -> Option<(DirId, DirId)> {
-        self.true_ids.get(&(parent, name.clone())).copied()
-    }
-
-    fn learn(&mut self, parent: DirId, name: &EntryName, found: &DirRef) {
-        let key = (parent, name.clone());
-        if self.true_ids.insert(key.clone(), (found.id, found.home)).is_none() {
-            self.order.push_back(key);
-        }
-        while self.order.len() > LEARNT_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.true_ids.remove(&oldest);
-        }
-    }
-}
 
 /// The versions of the invalidation list that the answers of a round are of.
 struct Versions {
@@ -252,23 +223,5 @@ fn is_same_dir(one: &Entry, other: &Entry) -> bool {
     match (&one.dir, &other.dir) {
         (Some(one), Some(other)) => one.same(other),
         (Some(_) | None, _) => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use base::Ino;
-
-    use super::*;
-
-    #[test]
-    fn what_was_learnt_first_is_forgotten_first() {
-        let name = EntryName::new(b"a").unwrap();
-        let found = DirRef { id: DirId(7), ino: Ino(8), home: DirId(9), ticket: 0 };
-        let mut learnt = Learnt::default();
-        let last = LEARNT_MAX as u128;
-        (0..=last).for_each(|parent| learnt.learn(DirId(parent), &name, &found));
-        assert_eq!(learnt.get(DirId(0), &name), None);
-        assert_eq!(learnt.get(DirId(last), &name), Some((DirId(7), DirId(9))));
     }
 }

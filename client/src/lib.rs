@@ -78,6 +78,7 @@ mod inode_routes;
 mod layouts;
 mod listing;
 mod locks;
+mod mispredictions;
 pub mod model;
 mod observe;
 mod path;
