@@ -10,9 +10,10 @@
 //! * `unstable`: changes that a power cut of the server may take, and who learns that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
 //! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and
-//!   reading ahead. `blocks`: blocks and their cache. `direct`: a store that this client reaches
-//!   itself.
+//!   reading ahead; `ahead`: how far. `blocks`: blocks and their cache. `direct`: a store that this
+//!   client reaches itself.
 
+mod ahead;
 mod blocks;
 mod direct;
 mod dirty;
@@ -34,8 +35,8 @@ use parking_lot::Mutex;
 use wire::{ClaimedFile, DirRef, FileRef, NodeRef, Welcome};
 
 use self::{
+    ahead::Ahead,
     blocks::{BlockIo, ReadCache},
-    read::Ahead,
     state::FileState,
     unstable::Stability,
     write::Budget,

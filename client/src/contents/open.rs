@@ -21,7 +21,7 @@ use wire::{FileRef, Open, Opened, Release, Reply, Request, Stand};
 
 use super::{
     Files, OpenFile, Table,
-    read::Ahead,
+    ahead::Ahead,
     state::{FileState, Proof},
 };
 use crate::{
