@@ -9,12 +9,13 @@
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
 //! * `unstable`: changes that a power cut of the server may take, and who learns that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
-//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing. `read`: reading, and
-//!   reading ahead; `ahead`: how far. `blocks`: blocks and their cache. `direct`: a store that this
-//!   client reaches itself.
+//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing; `budget`: how much may
+//!   wait. `read`: reading, and reading ahead; `ahead`: how far. `blocks`: blocks and their cache.
+//!   `direct`: a store that this client reaches itself.
 
 mod ahead;
 mod blocks;
+mod budget;
 mod direct;
 mod dirty;
 mod open;
@@ -37,9 +38,9 @@ use wire::{ClaimedFile, DirRef, FileRef, NodeRef, Welcome};
 use self::{
     ahead::Ahead,
     blocks::{BlockIo, ReadCache},
+    budget::Budget,
     state::FileState,
     unstable::Stability,
-    write::Budget,
 };
 use crate::{Config, Error, Handle, Result, runs::Runs};
 

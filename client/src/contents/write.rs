@@ -11,10 +11,7 @@
 //! gone, as with a disk.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -27,7 +24,7 @@ use base::{
 };
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::{sync::Notify, time::sleep};
+use tokio::time::sleep;
 use wire::{ChunkSlices, Reply, Request, Slice, SliceSource, Write, data::BlockPart};
 
 use super::{
@@ -46,32 +43,6 @@ const PACKED_BYTES_MIN: usize = 64 << 10;
 /// Maximum bytes that one request carries itself, and maximum number of chunks it names.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 const REQUEST_CHUNKS_MAX: usize = 64;
-
-/// How much was written and not sent, over all files.
-pub(crate) struct Budget {
-    used: AtomicU64,
-    max: u64,
-    freed: Notify,
-}
-
-impl Budget {
-    pub(crate) fn new(max: u64) -> Budget {
-        Budget { used: AtomicU64::new(0), max: max.max(1), freed: Notify::new() }
-    }
-
-    fn is_spent(&self) -> bool {
-        self.used.load(Ordering::Acquire) >= self.max
-    }
-
-    fn take(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    pub(crate) fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::AcqRel);
-        self.freed.notify_waiters();
-    }
-}
 
 impl Client {
     /// Writes all of `data` at `offset`, or at the end when there is no offset; where it was
