@@ -1,174 +1,24 @@
-//! Blocks: reading and writing them, through the server or in the store itself, and a cache of what
-//! was read.
+//! Blocks: reading and writing them, through the server or in the store itself.
 //!
-//! Blocks never change, so what the cache holds is never outdated. It is kept in units of 64 KiB,
-//! the smallest range whose checksum a store can check. A range that is being read is read once, by
-//! a task of its own, however many wait for it and whoever of them goes away.
+//! A range is read once at a time, by a task of its own. Other readers of it wait for that task,
+//! which goes on when they go away.
+//!
+//! * `cache`: what was read lately. `io`: the way to the store.
 
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+mod cache;
+mod io;
 
-use base::{BlockId, Cred, FsError, HashMap, Ino, error::describe};
+use std::{ops::Range, sync::Arc};
+
+use base::{BlockId, Cred, FsError, Ino, error::describe};
 use bytes::Bytes;
-use parking_lot::Mutex;
-use store::{Blocks, BlocksError, SignedFor};
+use store::{BlocksError, SignedFor};
 use tokio::sync::watch;
 use wire::{BlockDrop, BlockGet, BlockPut, Reply, Request, Stand, data::BlockPart};
 
-use super::direct::Direct;
+use self::cache::{Load, Loaded, Part, UNIT_BYTES, Unit};
+pub(crate) use self::{cache::ReadCache, io::BlockIo};
 use crate::{Client, Error, Result, done::Failure, error::unexpected, route::Route};
-
-const UNIT_BYTES: u32 = 64 << 10;
-
-/// Way to the store of blocks.
-pub(crate) enum BlockIo {
-    /// The server reads and writes them for us.
-    Server,
-    /// The store of this very process.
-    Store(Blocks),
-    /// A store that this client reaches itself, under addresses that the server signs.
-    Direct(Direct),
-}
-
-impl BlockIo {
-    /// The store of this very process, where it has one; otherwise as the server says of a shared
-    /// one.
-    pub(crate) fn new(own: Option<&Blocks>, direct: Option<&str>) -> Result<BlockIo> {
-        Ok(match (own, direct) {
-            (Some(blocks), _) => BlockIo::Store(blocks.clone()),
-            (None, Some(compression)) => BlockIo::Direct(Direct::new(compression)?),
-            (None, None) => BlockIo::Server,
-        })
-    }
-
-    /// Whether all blocks go through the server.
-    pub(crate) fn is_by_server(&self) -> bool {
-        matches!(self, BlockIo::Server)
-    }
-}
-
-/// The result of reading a range of a block; `None`: the block is gone, because the file was
-/// changed.
-type Loaded = std::result::Result<Option<Bytes>, Error>;
-
-/// A range that is being read.
-#[derive(Clone)]
-struct Load {
-    /// Offset of the range within the block, in bytes.
-    start: u32,
-    result: watch::Receiver<Option<Loaded>>,
-}
-
-enum Unit {
-    /// The bytes that were read together with the unit, from `start` on in the block: neighbours
-    /// are handed out in one piece.
-    Ready {
-        whole: Bytes,
-        start: u32,
-        bytes: u64,
-        used: u64,
-    },
-    Loading(Load),
-}
-
-/// The cache of blocks that were read lately.
-pub(crate) struct ReadCache {
-    inner: Mutex<Cached>,
-    bytes_max: u64,
-}
-
-#[derive(Default)]
-struct Cached {
-    units: HashMap<(BlockId, u32), Unit>,
-    /// Units that are ready, by when they were last used.
-    by_use: BTreeMap<u64, (BlockId, u32)>,
-    uses: u64,
-    bytes: u64,
-}
-
-/// A part of what was asked for and perhaps more around it, or who will have it.
-enum Part {
-    Ready(u32, Bytes),
-    Waiting(Load),
-}
-
-impl Part {
-    /// Whether it is what this one is.
-    fn is(&self, place: u32, whole: &Bytes) -> bool {
-        match self {
-            Part::Ready(start, bytes) => {
-                (*start, bytes.as_ptr(), bytes.len()) == (place, whole.as_ptr(), whole.len())
-            }
-            Part::Waiting(_) => false,
-        }
-    }
-
-    fn is_of(&self, other: &Load) -> bool {
-        match self {
-            Part::Ready(..) => false,
-            Part::Waiting(load) => load.result.same_channel(&other.result),
-        }
-    }
-}
-
-impl ReadCache {
-    pub(crate) fn new(bytes_max: u64) -> ReadCache {
-        ReadCache { inner: Mutex::default(), bytes_max }
-    }
-
-    pub(crate) fn enabled(&self) -> bool {
-        self.bytes_max > 0
-    }
-
-    /// Keeps a block that was just written.
-    pub(crate) fn keep(&self, block: BlockId, data: &Bytes) {
-        if self.enabled() {
-            let mut inner = self.inner.lock();
-            inner.store(block, 0, data);
-            inner.evict(self.bytes_max);
-        }
-    }
-}
-
-impl Cached {
-    fn touch(&mut self, key: (BlockId, u32)) {
-        self.uses += 1;
-        if let Some(Unit::Ready { used, .. }) = self.units.get_mut(&key) {
-            self.by_use.remove(used);
-            *used = self.uses;
-            self.by_use.insert(self.uses, key);
-        }
-    }
-
-    /// Keeps what was read from `start`, which is the start of a unit.
-    fn store(&mut self, block: BlockId, start: u32, data: &Bytes) {
-        for (index, at) in (0..data.len()).step_by(UNIT_BYTES as usize).enumerate() {
-            let unit = start / UNIT_BYTES + u32::try_from(index).expect("a block has few units");
-            let end = (at + UNIT_BYTES as usize).min(data.len());
-            let bytes = (end - at) as u64;
-            self.drop_unit((block, unit));
-            self.uses += 1;
-            self.bytes += bytes;
-            self.by_use.insert(self.uses, (block, unit));
-            let ready = Unit::Ready { whole: data.clone(), start, bytes, used: self.uses };
-            self.units.insert((block, unit), ready);
-        }
-    }
-
-    fn drop_unit(&mut self, key: (BlockId, u32)) {
-        if let Some(Unit::Ready { bytes, used, .. }) = self.units.remove(&key) {
-            self.by_use.remove(&used);
-            self.bytes -= bytes;
-        }
-    }
-
-    fn evict(&mut self, bytes_max: u64) {
-        while self.bytes > bytes_max
-            && let Some((_, key)) = self.by_use.first_key_value()
-        {
-            self.drop_unit(*key);
-        }
-    }
-}
 
 impl Client {
     /// Stores a block; it is on stable storage when this returns.
