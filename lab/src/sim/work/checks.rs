@@ -55,7 +55,8 @@ async fn dump(world: &World, client: &Client) -> anyhow::Result<()> {
         world.read_dump(client, dump, 1).await
     };
     let dumped = dumped.await;
-    let records = dumped.as_ref().map(|dumped| dumped.records);
+    // The text of an error, as an error that is shown for debugging has a backtrace.
+    let records = dumped.as_ref().map(|dumped| dumped.records).map_err(ToString::to_string);
     world.trace().say(format_args!("dump {records:?}"));
     match dumped {
         Ok(dumped) => {
