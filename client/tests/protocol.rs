@@ -8,11 +8,11 @@ mod script;
 use std::time::Duration;
 
 use base::{
-    ClusterMap, Cred, DirId, EntryName, Epoch, FileKind, FsError, Ino, Seq, SessionId,
+    ClusterMap, Cred, DirId, EntryName, Epoch, FileKind, FsError, Ino, Seq, SessionId, SetAttr,
     limits::REQUESTS_IN_FLIGHT_MAX,
 };
 use bytes::Bytes;
-use client::{Client, Error, FileSystem};
+use client::{Client, Error, File, FileSystem};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use script::{LEASE_MS, Peer, Server, attr, config, dir, entry_of_dir, name, welcome};
 use tokio::{
@@ -22,7 +22,7 @@ use tokio::{
 };
 use wire::{
     Answer, CacheEvents, Created, Entry, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
-    Stand, frame::take_frame,
+    Stand, Written, frame::take_frame,
 };
 
 async fn connect() -> (Client, Server, Peer) {
@@ -146,6 +146,29 @@ async fn what_passes_is_waited_out_with_the_same_number() {
 #[tokio::test(start_paused = true)]
 async fn open_files_are_claimed_before_anything_else_is_sent() {
     let (client, mut server, mut peer) = connect().await;
+    let (file, number) = create(&client, &mut peer).await;
+    let task = mkdir(&client, "a");
+    let (mkdir_header, _) = peer.next().await;
+    drop(peer);
+
+    let (mut peer, _) = server.welcome(welcome(5, 2)).await;
+    let (header, request) = peer.next().await;
+    let Request::Claim(claim) = request else { panic!("{request:?}") };
+    assert!(claim.last && claim.files.len() == 1);
+    let claimed = &claim.files[0];
+    assert_eq!((claimed.file.ino, claimed.proof), (Ino(7), 1234));
+    assert_eq!(Some(claimed.number), number);
+    assert!(peer.next_soon().await.is_none());
+    peer.answer(&header, Answer::Done(Reply::Nothing)).await;
+    let (header, _) = peer.next().await;
+    assert_eq!(header.seq, mkdir_header.seq);
+    peer.answer(&header, entry_of_dir(300)).await;
+    task.await.unwrap().unwrap();
+    drop(file);
+}
+
+/// Opens a new file. Returns the number of the open, too.
+async fn create(client: &Client, peer: &mut Peer) -> (File, Option<u64>) {
     let opening = {
         let client = client.clone();
         tokio::spawn(async move { client.create("/f", 0o644).await })
@@ -159,25 +182,39 @@ async fn open_files_are_claimed_before_anything_else_is_sent() {
     let entry = Entry { attr: attr(7, FileKind::File), dir: None, target: None, whole: true };
     let created = Created { entry, existed: false, opened: Some(opened) };
     peer.answer(&header, Answer::Done(Reply::Created(created))).await;
-    let file = opening.await.unwrap().unwrap();
-    let task = mkdir(&client, "a");
-    let (mkdir_header, _) = peer.next().await;
-    drop(peer);
+    (opening.await.unwrap().unwrap(), create.open)
+}
 
-    let (mut peer, _) = server.welcome(welcome(5, 2)).await;
-    let (header, request) = peer.next().await;
-    let Request::Claim(claim) = request else { panic!("{request:?}") };
-    assert!(claim.last && claim.files.len() == 1);
-    let claimed = &claim.files[0];
-    assert_eq!((claimed.file.ino, claimed.proof), (Ino(7), 1234));
-    assert_eq!(Some(claimed.number), create.open);
-    assert!(peer.next_soon().await.is_none());
-    peer.answer(&header, Answer::Done(Reply::Nothing)).await;
-    let (header, _) = peer.next().await;
-    assert_eq!(header.seq, mkdir_header.seq);
-    peer.answer(&header, entry_of_dir(300)).await;
-    task.await.unwrap().unwrap();
-    drop(file);
+#[tokio::test(start_paused = true)]
+async fn a_change_of_attributes_that_went_with_a_write_is_not_made_again_in_another_session() {
+    for is_lost in [false, true] {
+        let (client, mut server, mut peer) = connect().await;
+        let (file, _) = create(&client, &mut peer).await;
+        file.write_at(0, b"new").await.unwrap();
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let (asking, node) = (client.clone(), file.node());
+        let changed = tokio::spawn(async move { asking.setattr(&Cred::ROOT, &node, set).await });
+        let (sent, Request::Write(write)) = peer.next().await else { panic!("a write") };
+        assert_eq!(write.set, Some(set));
+        drop(peer);
+        if is_lost {
+            // Whether both were done before the session ended is not known.
+            let (mut peer, _) = server.welcome(welcome(6, 1)).await;
+            assert_eq!(changed.await.unwrap(), Err(Error::SessionLost));
+            assert_eq!(file.sync_all().await, Err(Error::SessionLost));
+            let next = peer.next_soon().await;
+            let again = next
+                .filter(|(_, request)| matches!(request, Request::Write(_) | Request::Setattr(_)));
+            assert_eq!(again, None, "others may have changed the file since");
+        } else {
+            let (mut peer, _) = server.welcome(welcome(5, 1)).await;
+            let (header, again) = peer.next().await;
+            assert_eq!((header.seq, &again), (sent.seq, &Request::Write(write)));
+            let attr = attr(7, FileKind::File);
+            peer.answer(&header, Answer::Done(Reply::Written(Written { attr }))).await;
+            assert_eq!(changed.await.unwrap(), Ok(attr));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
