@@ -86,7 +86,7 @@ enum Failed {
     Frame(#[from] FrameError),
     #[error("no answer in time")]
     Time,
-    #[error("the server is not ready, or is full (connections or sessions at their limit)")]
+    #[error("the server is not ready, or is full (connections, sessions or disk at their limit)")]
     NotReady,
     #[error("another server begins sessions")]
     Elsewhere(ClusterMap),
