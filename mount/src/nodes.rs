@@ -87,8 +87,8 @@ struct Node {
     gone: bool,
     /// The file's `ctime` at which it had no `security.capability`.
     without_capability: Option<Time>,
-    /// Whether this mount has set an extended attribute. Attributes from before that may be told
-    /// after it.
+    /// Whether this mount has set an extended attribute, or an open has seen one. Attributes from
+    /// before that may be told after it.
     given_xattr: bool,
     /// Counts what was told of a directory, and the beginnings and ends of its changes through this
     /// mount.
@@ -270,7 +270,7 @@ impl Nodes {
             return Cached { keep_pages: false, outdated: false, wrong_end: false };
         };
         // An open, and a lock, see what others have set before.
-        node.told.mode |= attr.mode & MODE_XATTRS;
+        node.given_xattr |= attr.mode & MODE_XATTRS != 0;
         let now = Version::of(attr);
         let keep_pages = node.filled == Some(now);
         node.filled = Some(now);
@@ -399,7 +399,8 @@ impl Nodes {
 
     /// Whether the inode had no ACL when the kernel was told its attributes last.
     pub(crate) fn lacks_acl(&self, id: NodeId) -> bool {
-        self.table.get(&id.0).is_some_and(|node| node.told.mode & MODE_ACL == 0)
+        let node = self.table.get(&id.0);
+        node.is_some_and(|node| !node.given_xattr && node.told.mode & MODE_ACL == 0)
     }
 
     /// Drops so many look-ups that the kernel forgets.
@@ -671,9 +672,14 @@ mod tests {
         nodes.told(id, &seen, NOW);
         nodes.opened(id, &Attr { mode: seen.mode | MODE_XATTRS, ..seen });
         assert!(!nodes.lacks_xattrs(id, SECOND), "an open has seen one");
-        nodes.gives_xattr(id);
         nodes.told(id, &seen, NOW);
+        assert!(!nodes.lacks_xattrs(id, SECOND), "a listing may tell what it has read before");
+        let id = nodes.found(file(6, "b"), &attr(6, FileKind::File), NOW);
+        assert!(nodes.lacks_xattrs(id, SECOND) && nodes.lacks_acl(id));
+        nodes.gives_xattr(id);
+        nodes.told(id, &attr(6, FileKind::File), NOW);
         assert!(!nodes.lacks_xattrs(id, SECOND), "the attributes may be of before");
+        assert!(!nodes.lacks_acl(id), "what was given may be an ACL");
         assert!(!nodes.lacks_xattrs(NodeId::ROOT, SECOND), "directories do not tell");
     }
 

@@ -325,7 +325,10 @@ impl Inner {
             let to = if is(one) { Some(other) } else { is(other).then_some(one) };
             to.map(|(dir, name)| (*dir, name.clone()))
         };
-        if let Some(to) = swapped(&self.file.dir, &self.file.name) {
+        // Another file may have the name that this one has lost.
+        if !self.nameless
+            && let Some(to) = swapped(&self.file.dir, &self.file.name)
+        {
             self.stands_at(to);
         }
         if let Some((dir, name)) = &self.also

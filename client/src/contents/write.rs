@@ -352,7 +352,10 @@ impl Client {
     /// Whether the only request of a flush brings its blocks, in place of a request for each.
     fn may_bring(&self, plan: &Plan) -> bool {
         let bytes: usize = plan.puts.iter().map(|(_, data)| data.len()).sum();
+        let chunks = plan.requests.iter().flat_map(|(chunks, _)| chunks);
+        let slices: usize = chunks.map(|chunk| chunk.slices.len()).sum();
         let few = plan.puts.len() <= WRITE_BLOCKS_MAX
+            && slices <= SLICES_A_WRITE_MAX
             && bytes <= WRITE_BLOCKS_BYTES_MAX
             && plan.bytes <= EMBEDDED_BYTES_A_WRITE_MAX;
         few && plan.requests.len() == 1 && self.core.files.io.is_by_server()

@@ -48,13 +48,13 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
         txn.inode_permits(&file.inode, base::Access::WRITE)?;
     }
     check(req, session.id)?;
+    keep_off_tail(txn, &file.inode, req.end)?;
     data::are_stored(&req.blocks, txn.brought)?;
     may_be_named(txn, &req.chunks)?;
 
     let was = file.inode.attr().allocated;
     txn.drop_capability(&mut file)?;
     let end = file.inode.size.max(req.end);
-    keep_off_tail(txn, &file.inode, req.end)?;
     if !write_inline(txn, &mut file.inode, req, end) {
         leave_inline(txn, &mut file.inode);
         for chunk in &req.chunks {
@@ -145,7 +145,9 @@ fn check_brought(req: &Write) -> Result<()> {
     let named: HashMap<BlockId, usize> = parts.collect();
     let bytes: usize = req.blocks.iter().map(|put| put.data.len()).sum();
     let embedded: usize = req.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices)).sum();
+    // The request is kept while it waits, and a slice takes more memory than bytes of the message.
     let few = req.blocks.len() <= WRITE_BLOCKS_MAX
+        && slices().count() <= SLICES_A_WRITE_MAX
         && bytes <= WRITE_BLOCKS_BYTES_MAX
         && embedded <= EMBEDDED_BYTES_A_WRITE_MAX;
     let mut seen = HashSet::default();

@@ -174,14 +174,16 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     /// Notes that written data may have been sent just now.
-    fn sent(&self) {
+    pub(super) fn sent(&self) {
         self.sends.set(self.sends.get() + 1);
     }
 
     pub(super) async fn release(&self, fh: fuse::Handle) -> Outcome {
         let handle = Handle(fh.0);
         self.handles.borrow_mut().remove(&handle);
-        self.fs.release(handle).await?;
+        let released = self.fs.release(handle).await;
+        self.sent();
+        released?;
         Ok(Answer::Done)
     }
 

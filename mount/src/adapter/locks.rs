@@ -33,7 +33,9 @@ impl<S: FileSystem> Adapter<S> {
         let (kind, lock, owner) = asked;
         let (handle, kind) = (Handle(fh.0), family(kind));
         let Some(mode) = mode(lock.kind) else {
-            self.fs.unlock(handle, owner.0, kind, range(&lock)).await?;
+            let unlocked = self.fs.unlock(handle, owner.0, kind, range(&lock)).await;
+            self.sent();
+            unlocked?;
             return Ok(Answer::Done);
         };
         let lock = FileLock { kind, mode, range: range(&lock), pid: lock.pid };

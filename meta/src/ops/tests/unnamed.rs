@@ -94,7 +94,15 @@ fn a_write_is_executed_when_the_blocks_that_it_brings_are_stored() {
             change(&mut write);
             Request::Write(write)
         };
-        let wrong: [&dyn Fn(&mut Write); 4] = [
+        // It is kept while it waits, with all of its slices.
+        let zeros = Slice { start: 0, len: 1, source: SliceSource::Zeros };
+        let slices = vec![zeros; base::limits::SLICES_A_WRITE_MAX];
+        let too_many = ChunkSlices { chunk: 1, slices };
+        let wrong: [&dyn Fn(&mut Write); 5] = [
+            &|write| {
+                write.chunks.push(too_many.clone());
+                write.end = 2 * u64::from(base::limits::CHUNK_BYTES);
+            },
             &|write| write.blocks[1] = write.blocks[0].clone(),
             &|write| write.blocks[1].data = bytes::Bytes::new(),
             &|write| write.blocks[1].data = bytes::Bytes::from_static(b"short"),
