@@ -94,7 +94,7 @@ fn a_write_is_executed_when_the_blocks_that_it_brings_are_stored() {
             change(&mut write);
             Request::Write(write)
         };
-        // It is kept while it waits, with all of its slices.
+        // A write is kept while it waits, with all of its slices.
         let zeros = Slice { start: 0, len: 1, source: SliceSource::Zeros };
         let slices = vec![zeros; base::limits::SLICES_A_WRITE_MAX];
         let too_many = ChunkSlices { chunk: 1, slices };
