@@ -101,7 +101,7 @@ fn a_write_is_executed_when_the_blocks_that_it_brings_are_stored() {
         let wrong: [&dyn Fn(&mut Write); 5] = [
             &|write| {
                 write.chunks.push(too_many.clone());
-                write.end = 2 * u64::from(base::limits::CHUNK_BYTES);
+                write.end = 2 * u64::from(CHUNK_BYTES);
             },
             &|write| write.blocks[1] = write.blocks[0].clone(),
             &|write| write.blocks[1].data = bytes::Bytes::new(),
