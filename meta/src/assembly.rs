@@ -65,7 +65,7 @@ impl Server {
     /// Like [`Server::open`], with a deliberate bug.
     ///
     /// # Errors
-    /// As [`Server::open`].
+    /// Fails as [`Server::open`] does.
     #[cfg(feature = "bugs")]
     pub fn open_wrong(
         engine: Arc<dyn Engine>,

@@ -340,8 +340,8 @@ impl Client {
                         continue;
                     }
                 }
+                self.core.may_write(cred.uid, state.ino, began)?;
             }
-            self.core.may_write(cred.uid, state.ino, began)?;
             attr = Some(self.send_write(cred, write).await?);
         }
         let written = planned.into_iter().flat_map(|(chunks, _)| chunks).collect();
