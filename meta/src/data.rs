@@ -276,10 +276,13 @@ async fn store(
 
 /// Checks that the blocks that a write brings are stored; otherwise the write waits for that. The
 /// caller has checked everything else that needs no block.
-pub(crate) fn are_stored(puts: &[BlockPut], brought: Brought) -> Result<()> {
+pub(crate) fn are_stored(write: &Write, brought: Brought) -> Result<()> {
     match brought {
-        _ if puts.is_empty() => Ok(()),
-        Brought::Unstored => Err(Fault::Wait(Wait::Apart(Box::new(BlocksFirst)))),
+        _ if write.blocks.is_empty() => Ok(()),
+        Brought::Unstored => {
+            let bytes = carried_bytes(write);
+            Err(Fault::Wait(Wait::Apart(Box::new(BlocksFirst { bytes }))))
+        }
         Brought::Stored => Ok(()),
         Brought::Failed(error) => Err(error.into()),
         Brought::TooMany => Err(Fault::Retry(Retry::Busy)),
@@ -288,20 +291,23 @@ pub(crate) fn are_stored(puts: &[BlockPut], brought: Brought) -> Result<()> {
 
 /// A write waits until the blocks that it brings are stored.
 #[derive(Debug)]
-struct BlocksFirst;
+struct BlocksFirst {
+    /// Number of bytes of contents that the request carries. It is kept meanwhile.
+    bytes: usize,
+}
 
 impl WaitApart for BlocksFirst {
-    /// The request is kept meanwhile, with all bytes that it carries.
     fn begin(&self, of: &Incoming) {
-        of.connection.begin_block(carried_bytes(of));
+        of.connection.begin_block(self.bytes);
     }
 
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
         async move {
             let Some(incoming) = of else { return };
             let connection = &incoming.connection;
-            let (write, session) = (as_write(incoming), connection.session());
-            if let Some((write, session)) = write.zip(session) {
+            if let Request::Write(write) = &incoming.request
+                && let Some(session) = connection.session()
+            {
                 let puts = &write.blocks;
                 let puts = puts.iter().map(|put| bring(at.shared, connection, &session, put));
                 // Each put is seen to its end, also beside one that fails.
@@ -310,7 +316,7 @@ impl WaitApart for BlocksFirst {
                 let failed = ended.into_iter().find(|brought| *brought != Brought::Stored);
                 incoming.brought.set(failed.unwrap_or(Brought::Stored));
             }
-            connection.end_block(carried_bytes(incoming));
+            connection.end_block(self.bytes);
         }
         .boxed_local()
     }
@@ -320,16 +326,8 @@ impl WaitApart for BlocksFirst {
     }
 }
 
-fn as_write(incoming: &Incoming) -> Option<&Write> {
-    match &incoming.request {
-        Request::Write(write) => Some(write),
-        _ => None,
-    }
-}
-
-/// Number of bytes of contents that a request carries, in blocks or embedded.
-fn carried_bytes(incoming: &Incoming) -> usize {
-    let Some(write) = as_write(incoming) else { return 0 };
+/// Number of bytes of contents that a write carries, in blocks or embedded.
+fn carried_bytes(write: &Write) -> usize {
     let blocks: usize = write.blocks.iter().map(|put| put.data.len()).sum();
     let embedded = write.chunks.iter().map(|chunk| embedded_bytes(&chunk.slices));
     blocks + embedded.sum::<usize>()

@@ -49,7 +49,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     }
     check(req, session.id)?;
     keep_off_tail(txn, &file.inode, req.end)?;
-    data::are_stored(&req.blocks, txn.brought)?;
+    data::are_stored(req, txn.brought)?;
     may_be_named(txn, &req.chunks)?;
 
     let was = file.inode.attr().allocated;
