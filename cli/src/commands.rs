@@ -30,6 +30,7 @@ mod trash;
 mod umount;
 mod up;
 mod version;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -76,6 +77,7 @@ pub(crate) enum Command {
     Sessions(sessions::Args),
     Opens(opens::Args),
     Locks(locks::Args),
+    Watch(watch::Args),
     Info(info::Args),
     Du(du::Args),
     Set(settings::Set),
@@ -119,6 +121,7 @@ impl Command {
             Command::Sessions(args) => sessions::run(args),
             Command::Opens(args) => opens::run(args),
             Command::Locks(args) => locks::run(args),
+            Command::Watch(args) => watch::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Du(args) => du::run(&args),
             Command::Set(args) => settings::set(&args),

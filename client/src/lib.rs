@@ -89,6 +89,7 @@ mod session;
 mod stat;
 mod system;
 mod tcp;
+mod watch;
 
 mod window;
 
@@ -103,4 +104,5 @@ pub use fs::ReadDir;
 pub use fsck::Fsck;
 pub use system::{SystemClock, SystemRandom};
 pub use tcp::Tcp;
-pub use wire::{Dial, Stream};
+pub use watch::{FileChange, News, NoPosition, Position, Watch, WatchOptions};
+pub use wire::{Change, Dial, Stream};

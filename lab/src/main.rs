@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::bail;
 use clap::{Args, Parser, Subcommand};
-use lab::sim::{self, Options};
+use lab::sim::{self, Options, plan::About};
 
 /// Tests of the whole system.
 #[derive(Parser)]
@@ -64,6 +64,9 @@ struct Sim {
     /// Have many clients use one directory that splits and merges.
     #[arg(long)]
     crowd: bool,
+    /// Have clients watch a directory.
+    #[arg(long, conflicts_with = "crowd")]
+    watch: bool,
     /// Give servers one to three cores, and let some be away for longer than a lease.
     #[arg(long)]
     wide: bool,
@@ -121,8 +124,13 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let Sim { trace: print, calm, servers, crowd, wide, full, .. } = *args;
-    let options = Options { bug, print, calm, servers, crowd, wide, full };
+    let Sim { trace: print, calm, servers, crowd, watch, wide, full, .. } = *args;
+    let about = match (crowd, watch) {
+        (true, _) => About::Crowd,
+        (false, true) => About::Watch,
+        (false, false) => About::Everything,
+    };
+    let options = Options { bug, print, calm, servers, about, wide, full };
     if let Some(seed) = args.seed {
         let report = sim::run(seed, options)?;
         println!("{report:#?}");

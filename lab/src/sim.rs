@@ -47,7 +47,7 @@ use tokio::{
 };
 
 use self::{
-    plan::{Plan, Quotas},
+    plan::{About, Plan, Quotas},
     trace::Trace,
     world::{Counts, World},
 };
@@ -67,8 +67,8 @@ pub struct Options {
     pub calm: bool,
     /// Number of servers. If `None`, the seed decides.
     pub servers: Option<u16>,
-    /// Names of large directories move between partitions all the time.
-    pub crowd: bool,
+    /// The subject of the workloads.
+    pub about: About,
     /// Servers may have several cores, and be away for longer than a lease. See [`Plan::wide`].
     pub wide: bool,
     /// The disks of servers are nearly full now and then. See [`Plan::full`].
@@ -95,8 +95,8 @@ pub struct Failure {
     pub seed: u64,
     /// Number of servers.
     pub servers: u16,
-    /// Whether the plan was drawn by [`Plan::draw_crowd`].
-    pub crowd: bool,
+    /// The subject of the workloads.
+    pub about: About,
     /// Whether the plan was made [`Plan::wide`].
     pub wide: bool,
     /// Whether the plan was made [`Plan::full`].
@@ -107,12 +107,12 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, servers, crowd, wide, full, what } = self;
-        let crowd = if *crowd { " --crowd" } else { "" };
+        let Failure { seed, servers, about, wide, full, what } = self;
+        let about = about.option();
         let wide = if *wide { " --wide" } else { "" };
         let full = if *full { " --full" } else { "" };
         let replay = format!(
-            "cargo run -p lab -- sim --servers {servers}{crowd}{wide}{full} --seed {seed} --trace"
+            "cargo run -p lab -- sim --servers {servers}{about}{wide}{full} --seed {seed} --trace"
         );
         write!(f, "seed {seed}: {what}\nreplay: {replay}")
     }
@@ -126,8 +126,7 @@ impl std::error::Error for Failure {}
 /// When a promise was broken.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let servers = options.servers.unwrap_or_else(|| Plan::servers_of(seed));
-    let draw = if options.crowd { Plan::draw_crowd } else { Plan::draw };
-    let plan = draw(seed, servers);
+    let plan = Plan::draw_about(options.about, seed, servers);
     let plan = if options.wide { plan.wide() } else { plan };
     run_plan(if options.full { plan.full() } else { plan }, options)
 }
@@ -164,7 +163,7 @@ pub fn run_many(seeds: Range<u64>, options: Options) -> (Counts, Vec<Failure>) {
 /// # Errors
 /// As for [`run`].
 pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
-    let (seed, servers, crowd) = (plan.seed, plan.servers, plan.crowd);
+    let (seed, servers, about) = (plan.seed, plan.servers, plan.about);
     let trace = Trace::new(options.print);
     let (ended, mut problems) = trace::hear(&trace, || in_a_runtime(plan, options, &trace));
     let ended = ended.unwrap_or_else(|| Err(anyhow::anyhow!("the world itself panicked")));
@@ -179,7 +178,7 @@ pub fn run_plan(plan: Plan, options: Options) -> Result<Report, Failure> {
         return Err(Failure {
             seed,
             servers,
-            crowd,
+            about,
             wide: options.wide,
             full: options.full,
             what: problems.join("\n  and "),

@@ -6,7 +6,7 @@
 
 use std::{ops::Range, time::Instant};
 
-use lab::sim::{Failure, Options, planted, run, run_many, world::Counts};
+use lab::sim::{Failure, Options, plan::About, planted, run, run_many, world::Counts};
 use meta::Bug;
 
 /// One server.
@@ -18,6 +18,7 @@ const SEEDS: u64 = 1000;
 /// Number of seeds for each number of servers.
 const CLUSTER_SEEDS: u64 = 160;
 const CROWD_SEEDS: u64 = 20;
+const WATCH_SEEDS: u64 = 100;
 
 /// The real time, to print how long tests take.
 #[expect(clippy::disallowed_methods, reason = "no result depends on it")]
@@ -157,8 +158,12 @@ fn every_cluster_keeps_its_promises() {
 fn every_crowd_keeps_its_promises() {
     for servers in 2..=4 {
         let start = 1000 * u64::from(servers);
-        let options =
-            Options { servers: Some(servers), crowd: true, wide: true, ..Options::default() };
+        let options = Options {
+            servers: Some(servers),
+            about: About::Crowd,
+            wide: true,
+            ..Options::default()
+        };
         let what = format!("crowds of {servers} servers");
         let sum = sum_of(&what, start..start + CROWD_SEEDS, options);
         assert!(sum.handoffs_done >= CROWD_SEEDS * 5, "few names have moved");
@@ -176,6 +181,29 @@ fn every_crowd_keeps_its_promises() {
             ("changes that a full disk refuses", sum.refused_full),
             ("clients that predict nothing", sum.sequential),
             ("operations of limited clients", sum.limited),
+        ]);
+    }
+}
+
+#[test]
+fn every_watch_tells_what_has_changed() {
+    for servers in 1..=4 {
+        let start = 1000 * u64::from(servers);
+        let options = Options {
+            servers: Some(servers),
+            about: About::Watch,
+            wide: true,
+            ..Options::default()
+        };
+        let what = format!("watches of {servers} servers");
+        let sum = sum_of(&what, start..start + WATCH_SEEDS, options);
+        assert!(sum.watched > 20 * WATCH_SEEDS, "only {} changes are told", sum.watched);
+        assert!(sum.gaps < WATCH_SEEDS / 5, "{} watchers have missed something", sum.gaps);
+        assert_happened(&[
+            ("kills", sum.kills),
+            ("power cuts", sum.power_cuts),
+            ("cut connections", sum.cuts),
+            ("gaps", sum.gaps),
         ]);
     }
 }
@@ -250,6 +278,8 @@ finds! {
     it_finds_that_who_says_nothing_is_taken_to_use_nothing: UnheardHaveNone,
     it_finds_that_a_merged_partition_is_forgotten: MergedForgotten,
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken,
+    it_finds_that_a_feed_keeps_its_run: FeedRunKept,
+    it_finds_that_participants_are_not_watched: ParticipantUnwatched,
     it_finds_that_a_server_without_room_is_ignored: NoRoomIgnored,
     it_finds_a_layout_that_is_published_early: LayoutPublishedEarly,
     it_finds_changes_that_are_not_sent_again: ChangesForgotten,

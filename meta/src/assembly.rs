@@ -19,6 +19,7 @@ use crate::{
     bugs::{Bug, Planted},
     cluster::Cluster,
     deferred_truncations::DeferredTruncations,
+    feed::Feed,
     followers,
     gate::Gate,
     invalidation::Invalidations,
@@ -109,6 +110,7 @@ impl Server {
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
         let deferred_truncations = DeferredTruncations::load(engine.as_ref(), config.shards)?;
         backlog.add(deferred_truncations.inos());
+        let feed = Feed::load(engine.as_ref(), clock.now(), bugs)?;
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
@@ -172,6 +174,7 @@ impl Server {
             jobs: Default::default(),
             dumps: Default::default(),
             pauses: Default::default(),
+            feed: Arc::new(feed),
             counters: Counters::default(),
             bugs,
             halted: tokio::sync::watch::Sender::new(None),

@@ -3,7 +3,7 @@
 use tokio::join;
 
 use crate::{
-    Core, compact, coordinator, fsck, handoff, quota, reclaim, serve, sync, transact, trash,
+    Core, compact, coordinator, feed, fsck, handoff, quota, reclaim, serve, sync, transact, trash,
 };
 
 impl Core {
@@ -24,6 +24,7 @@ impl Core {
             transact::recover::run(self.clone()),
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),
+            feed::run::run(self.clone()),
         );
     }
 }

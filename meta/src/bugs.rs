@@ -130,12 +130,16 @@ pub enum Bug {
     /// `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
+    /// A feed goes on with the numbers of before when its server starts (`feed`).
+    FeedRunKept,
+    /// Changes by other servers' transactions are not in the feed (`transact::participant`).
+    ParticipantUnwatched,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 54] = [
+    pub const ALL: [Bug; 56] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -190,6 +194,8 @@ impl Bug {
         Bug::PageEndsInRun,
         Bug::ListingEndsEarly,
         Bug::LateLookupTaken,
+        Bug::FeedRunKept,
+        Bug::ParticipantUnwatched,
     ];
 }
 

@@ -19,6 +19,7 @@ use store::{Batch, Op};
 use wire::TxnId;
 
 use crate::{
+    feed::Logged,
     file_locks::LetIn,
     record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
 };
@@ -65,12 +66,15 @@ pub(crate) struct Facts {
     pub(crate) roots: bool,
     /// Requests that waited for a file lock and have it now.
     pub(crate) let_in: LetIn,
+    /// Changes for the change feed, while somebody watches.
+    pub(crate) events: Vec<Logged>,
 }
 
 impl Facts {
     /// Whether nothing was stated.
     fn are_none(&self) -> bool {
-        let Facts { moved, left, unsynced, forgotten, ended, settings, roots, let_in } = self;
+        let Facts { moved, left, unsynced, forgotten, ended, settings, roots, let_in, events } =
+            self;
         moved.is_empty()
             && left.is_empty()
             && unsynced.is_empty()
@@ -79,6 +83,7 @@ impl Facts {
             && settings.is_none()
             && !roots
             && let_in.is_empty()
+            && events.is_empty()
     }
 
     /// Adds the facts of an operation.
@@ -91,6 +96,7 @@ impl Facts {
         self.settings = others.settings.or(self.settings);
         self.roots |= others.roots;
         self.let_in.extend(others.let_in);
+        self.events.extend(others.events);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::{
     coordinator,
     data::{self, Task},
     error::{Fault, Result},
+    feed,
     handoff::take,
     incoming::Incoming,
     observe::Verdict,
@@ -240,7 +241,10 @@ pub(crate) fn answer_change(
     session: &Arc<Session>,
     done: Reply,
 ) {
-    let Incoming { connection, header, .. } = incoming;
+    let Incoming { connection, header, request, .. } = incoming;
+    if txn.shared.feed.is_on() {
+        feed::events::of_request(&mut txn, request);
+    }
     let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
     let answer = Answer::Done(done);
     answer.encode(&mut stored);

@@ -1,7 +1,7 @@
 //! The list of all mechanisms that follow the writes of a core ([`crate::follow`]).
 
 use crate::{
-    file_locks, follow::Followers, handoff, invalidation, quota::sums, reclaim::backlog,
+    feed, file_locks, follow::Followers, handoff, invalidation, quota::sums, reclaim::backlog,
     record_cache, server::Shared, session, settings, transact, unsynced,
 };
 
@@ -26,6 +26,11 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
     all.push(Box::new(backlog::Collector::new(shared.backlog.clone())));
     all.push(Box::new(unsynced::Noting::new(shared.unsynced.clone())));
     all.push(Box::new(file_locks::Teller));
+    all.push(Box::new(feed::recorder::Recorder::new(
+        shared.feed.clone(),
+        shared.clock.clone(),
+        core,
+    )));
     all
 }
 

@@ -79,6 +79,8 @@ async fn talk(bytes: &[u8]) -> usize {
     let core = server.core(0);
     let executor = core.clone();
     let executing = tokio::task::spawn_local(async move { executor.run().await });
+    // The first request that watches waits for this.
+    let feeding = tokio::task::spawn_local(crate::feed::run::run(core.clone()));
     let mut client = Client::connect(&core).await;
     let (mut rest, mut done) = (bytes, 0);
     for _ in 0..REQUESTS_MAX {
@@ -104,6 +106,7 @@ async fn talk(bytes: &[u8]) -> usize {
     let mut left = Vec::new();
     client.stream.read_to_end(&mut left).await.expect("it is in memory");
     executing.abort();
+    feeding.abort();
     assert!(!server.shared.is_halted(), "a client has halted the server");
     done
 }
@@ -197,6 +200,11 @@ impl Client {
             Request::Search(req) => {
                 self.aim_dir(&mut req.dir);
                 self.aim_ino(&mut req.ino);
+            }
+            Request::Watch(req) => {
+                self.aim_dir(&mut req.dir);
+                // A change may never come.
+                req.wait = false;
             }
             Request::Getattr(req) | Request::Readlink(req) | Request::Xattrs(req) => {
                 self.aim_node(&mut req.node);

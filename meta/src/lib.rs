@@ -23,6 +23,7 @@ mod deferred_truncations;
 mod driver;
 pub mod dump;
 mod error;
+mod feed;
 mod file_locks;
 mod follow;
 mod followers;

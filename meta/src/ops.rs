@@ -120,6 +120,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
             count(&counters.lookup);
             search::run(txn, req).map(Reply::Searched)
         }
+        Request::Watch(req) => {
+            count(&counters.watch);
+            crate::feed::watch::run(txn, req).map(Reply::Watched)
+        }
         Request::Seek(req) => {
             count(&counters.block_map);
             seek::run(txn, req).map(Reply::Offset)

@@ -58,6 +58,11 @@ pub(crate) struct At {
 }
 
 impl At {
+    /// The directory, whatever its home.
+    pub(crate) fn key(&self) -> (DirId, Ino) {
+        (self.id, self.ino)
+    }
+
     /// Whether this is the directory `top`.
     pub(crate) fn is(&self, top: (DirId, Ino)) -> bool {
         (self.id, self.ino) == top

@@ -18,6 +18,7 @@ pub(crate) mod removal;
 pub(crate) mod sessions;
 mod shares;
 mod within;
+pub(crate) mod written;
 mod xattrs;
 
 use std::{
@@ -158,6 +159,11 @@ impl<'a> Txn<'a> {
     pub(crate) fn waited(mut self, since: Option<Instant>) -> Self {
         self.waited_since = since;
         self
+    }
+
+    /// Whether the request has waited for so long.
+    pub(crate) fn has_waited(&self, time: std::time::Duration) -> bool {
+        self.waited_since.is_some_and(|since| since.elapsed() >= time)
     }
 
     /// Notes the state of the blocks that the request brings.
@@ -341,6 +347,16 @@ impl<'a> Txn<'a> {
         }
         self.settle_read(key, Want::List(self.waited_since))?;
         Ok(self.is_in_doubt(key))
+    }
+
+    /// Whether a record that can be done without is another server's that is silent.
+    pub(crate) fn is_silent_about(&self, key: &[u8]) -> bool {
+        self.remote.borrow().as_ref().is_some_and(|remote| remote.is_untold(key))
+    }
+
+    /// Whether this server has the record under a key, if anybody has one.
+    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
+        self.is_here(key)
     }
 
     /// Whether a prepared transaction is about to change a record that this server has.

@@ -121,6 +121,7 @@ impl Request {
             Request::Info(req) => (false, Nothing, Some(holder(&req.node))),
             Request::Readdir(req) => (false, Nothing, Some(&req.dir)),
             Request::Search(req) => (false, Nothing, Some(&req.dir)),
+            Request::Watch(req) => (false, Nothing, Some(&req.dir)),
             Request::Open(req) => (false, Nothing, Some(&req.file.dir)),
             Request::BlockMap(req) => (false, Nothing, Some(&req.file.dir)),
             Request::Seek(req) => (false, Nothing, Some(&req.file.dir)),

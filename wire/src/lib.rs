@@ -24,6 +24,7 @@ pub mod request;
 pub mod session;
 mod stand;
 pub mod token;
+pub mod watch;
 
 pub use admin::{
     AskStanding, DumpNext, DumpPage, DumpStage, DumpStarted, DumpStep, FsckFix, FsckFixes,
@@ -67,6 +68,7 @@ pub use request::{Answer, CacheEvents, Noted, Reply, ReplyHeader, Request, Reque
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use stand::{Stand, Way, way_mark};
 pub use token::{Token, TokenError};
+pub use watch::{Change, Watch, WatchEvent, Watched};
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use crate::{
     frame::{self, FrameError},
     handoff, lock, namespace, node, observe, peer, quota, session,
     stand::Stand,
+    watch,
 };
 
 codec! {
@@ -210,6 +211,8 @@ codec! {
         Tmpfile(namespace::Tmpfile) = 23,
         /// Find something by its number.
         Search(node::Search) = 24,
+        /// Watch a directory, and all below it.
+        Watch(watch::Watch) = 25,
 
         /// Open a file.
         Open(file::Open) = 30,
@@ -400,6 +403,8 @@ codec! {
         Offset(u64) = 32,
         /// To `Search`.
         Searched(node::Searched) = 33,
+        /// To `Watch`.
+        Watched(watch::Watched) = 34,
         /// To `Load`.
         Load(observe::Load) = 40,
         /// To `Slow`.

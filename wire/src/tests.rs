@@ -21,9 +21,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, CountWhat, DumpStage, Mend, NodeRef, OpenState, Outcome, PeerWrite,
-    RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, SeekTo, SignFor,
-    SliceSource, Stands, Token, Vote, XattrMode, frame,
+    AllocateMode, Answer, Change, CountWhat, DumpStage, Mend, NodeRef, OpenState, Outcome,
+    PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, SeekTo,
+    SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -73,6 +73,7 @@ variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
+variants!(Change { Created, Linked, Removed, MovedFrom, MovedTo, Attributes, Written });
 variants!(SignFor { Get, Put });
 variants!(SliceSource { Embedded, Block, Zeros });
 variants!(OpenState { Inline, Blocks, Withheld });
@@ -90,6 +91,7 @@ variants!(Request {
     Create,
     Tmpfile,
     Search,
+    Watch,
     Mkdir,
     Symlink,
     Link,
@@ -186,6 +188,7 @@ variants!(Reply {
     Renamed,
     Offset,
     Searched,
+    Watched,
     Load,
     Slow,
     Sessions,
@@ -273,6 +276,7 @@ fn parts() -> Vec<Case> {
             Case::of,
         ),
         all([SeekTo::Data, SeekTo::Hole], Case::of),
+        all(replies::changes(), Case::of),
         all([SignFor::Get, SignFor::Put], Case::of),
         all(values::slices().map(|slice| slice.source), Case::of),
         all(values::open_states(), Case::of),

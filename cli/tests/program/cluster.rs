@@ -65,7 +65,7 @@ impl Forming {
     }
 
     /// Starts a server that has joined, and is not told where the coordinator is.
-    fn start_again(&self, name: &str) -> Running {
+    pub(crate) fn start_again(&self, name: &str) -> Running {
         let mut command = pando(&["serve", "--data", text(&self.data_of(name))]);
         command.args(FREE);
         Running::start(command, "serving ")

@@ -31,4 +31,5 @@ mod trash;
 mod two_mounts;
 mod upgrade;
 mod usage;
+mod watch;
 mod weakest;

@@ -92,6 +92,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Xattrs(_)
         | Request::Removexattr(_)
         | Request::Search(_)
+        | Request::Watch(_)
         | Request::Info(_) => Verdict::Outside,
         Request::Status
         | Request::FsckStart(_)
@@ -198,6 +199,7 @@ fn aim(request: &mut Request, dir: DirRef, file: &FileRef) {
         Request::Setxattr(req) => req.node = node,
         Request::Removexattr(req) => req.node = node,
         Request::Search(req) => req.dir = dir,
+        Request::Watch(req) => req.dir = dir,
         Request::Info(req) => req.node = node,
         other => assert_ne!(verdict(other), Verdict::Outside, "it is not aimed: {other:?}"),
     }

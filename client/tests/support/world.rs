@@ -20,7 +20,7 @@ use std::{
 use base::{Clock, FsError, Locality, Random, Time};
 use client::{Client, Config, Dial, Error, Result, Stream};
 use futures::future::BoxFuture;
-use meta::{FormatOptions, Server, ServerOptions};
+use meta::{FormatOptions, Limits, Server, ServerOptions};
 use store::{Blocks, MemoryEngine};
 use tokio::{
     io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf},
@@ -30,6 +30,8 @@ use tokio::{
 use wire::Token;
 
 const KEY: &[u8] = b"a signing key of thirty-two bytes";
+/// Most changes that are kept for those who watch.
+pub(crate) const FEED_EVENTS_MAX: u64 = 500;
 const PIPE_BYTES: usize = 256 << 10;
 
 /// A clock that moves a little whenever it is read.
@@ -40,6 +42,14 @@ impl Clock for Ticks {
     fn now(&self) -> Time {
         let ms = self.0.fetch_add(1, Ordering::Relaxed);
         Time { sec: 1_700_000_000, nsec: 0 }.plus_ms(ms)
+    }
+}
+
+impl Ticks {
+    /// Lets time pass at once.
+    pub(crate) fn forward(&self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).expect("it is not that long");
+        self.0.fetch_add(ms, Ordering::Relaxed);
     }
 }
 
@@ -203,8 +213,9 @@ impl World {
 
     /// Starts a server on what is stored.
     pub(crate) fn start(&self) {
-        let options =
-            ServerOptions { lease: Duration::from_secs(30), ..ServerOptions::simulated("world:1") };
+        let limits = Limits { feed_events_max: FEED_EVENTS_MAX, ..Limits::default() };
+        let lease = Duration::from_secs(30);
+        let options = ServerOptions { lease, limits, ..ServerOptions::simulated("world:1") };
         let server = Server::open(
             self.engine.clone(),
             self.blocks.clone(),

@@ -131,7 +131,7 @@ impl Keys {
         let kind = char::from(*kind);
         *self.kinds.entry(kind).or_default() += 1;
         let part = key.last().copied().unwrap_or(0);
-        if matches!(kind, 'N' | 'D' | 'I' | 'B' | 'R' | 'Q') {
+        if matches!(kind, 'N' | 'D' | 'I' | 'B' | 'R' | 'Q' | 'V') {
             ensure!(owns(shard), "of a shard that another server has");
         }
         match kind {
@@ -154,7 +154,9 @@ impl Keys {
             }
             'I' => drop(self.slots.insert(ino(rest)?)),
             'B' => drop(self.chunked.insert(ino(rest)?)),
-            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' | 'H' | 'A' => {}
+            'W' => ensure!(shard == 0 && matches!(rest.len(), 0 | 8), "no change of the feed"),
+            'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' | 'H' | 'A'
+            | 'V' => {}
             _ => anyhow::bail!("of a kind that is not known"),
         }
         Ok(())

@@ -51,8 +51,8 @@ pub struct Plan {
     pub doubt_max: Duration,
     /// Number of entries at which a partition of a directory splits.
     pub split_threshold: u64,
-    /// Whether the workloads are about directories that split and merge.
-    pub crowd: bool,
+    /// The subject of the workloads.
+    pub about: About,
     /// Whether removed files are kept in the trash.
     pub trash: bool,
     /// When usage is counted.
@@ -69,6 +69,30 @@ pub struct Plan {
     pub aim: Aim,
     /// The unusual property of the world.
     pub special: Special,
+}
+
+/// The subject of the workloads of a world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum About {
+    /// Everything.
+    #[default]
+    Everything,
+    /// Directories that split and merge.
+    Crowd,
+    /// The change feed.
+    Watch,
+}
+
+impl About {
+    /// The option of `lab sim`, with a space before it.
+    #[must_use]
+    pub fn option(self) -> &'static str {
+        match self {
+            About::Everything => "",
+            About::Crowd => " --crowd",
+            About::Watch => " --watch",
+        }
+    }
 }
 
 /// An unusual property of a world besides its faults. A world has at most one.
@@ -215,7 +239,7 @@ impl Plan {
             // Readers in these worlds always see the last answered state.
             doubt_max: Duration::from_secs(3600),
             split_threshold: SimRandom::new(seed).stream("splits").pick(&[3, 5, 12, 8000]),
-            crowd: false,
+            about: About::Everything,
             trash: SimRandom::new(seed).stream("trash").one_in(3),
             quotas: SimRandom::new(seed).stream("quotas").pick(&[
                 Quotas::None,
@@ -234,12 +258,22 @@ impl Plan {
         }
     }
 
+    /// Draws the plan of worlds that are about this.
+    #[must_use]
+    pub fn draw_about(about: About, seed: u64, servers: u16) -> Plan {
+        match about {
+            About::Everything => Plan::draw(seed, servers),
+            About::Crowd => Plan::draw_crowd(seed, servers),
+            About::Watch => Plan { about, ..Plan::draw(seed, servers) },
+        }
+    }
+
     /// Like [`Plan::draw`], but names move between partitions all the time.
     #[must_use]
     pub fn draw_crowd(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("crowd");
         Plan {
-            crowd: true,
+            about: About::Crowd,
             // Answered changes are never lost.
             durability: Durability::Strict,
             shards: random.pick(&[5, 16]).max(servers),

@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail, ensure};
 use meta::Bug;
 use parking_lot::Mutex;
 
-use super::{Options, run};
+use super::{Options, plan::About, run};
 use crate::check::planted::{self, Missed, Pin};
 
 const TABLE: &str = include_str!("../../testdata/planted.txt");
@@ -28,6 +28,8 @@ pub enum Kind {
     Crowd,
     /// A plain world that was made [`Plan::full`](super::plan::Plan::full).
     Full,
+    /// A world about the change feed.
+    Watch,
 }
 
 /// A line of the table.
@@ -62,7 +64,8 @@ impl Planted {
             "plain" => Kind::Plain,
             "crowd" => Kind::Crowd,
             "full" => Kind::Full,
-            other => bail!("a world is plain, crowd or full, not {other}"),
+            "watch" => Kind::Watch,
+            other => bail!("a world is plain, crowd, full or watch, not {other}"),
         };
         ensure!(!rest.is_empty(), "a word of the failure is missing");
         Ok(Planted {
@@ -81,6 +84,7 @@ impl Planted {
             Kind::Plain => "plain",
             Kind::Crowd => "crowd",
             Kind::Full => "full",
+            Kind::Watch => "watch",
         };
         let bug = format!("{bug:?}");
         format!("{bug:<21} {servers} {kind:<5} {seed:<4} {within:<4} {word}")
@@ -95,8 +99,13 @@ impl Planted {
         planted::find(&pin, |seed, planted| {
             let bug = planted.then_some(self.bug);
             let servers = Some(self.servers);
-            let (crowd, full) = (self.kind == Kind::Crowd, self.kind == Kind::Full);
-            run(seed, Options { bug, servers, crowd, full, ..Options::default() })?;
+            let full = self.kind == Kind::Full;
+            let about = match self.kind {
+                Kind::Plain | Kind::Full => About::Everything,
+                Kind::Crowd => About::Crowd,
+                Kind::Watch => About::Watch,
+            };
+            run(seed, Options { bug, servers, about, full, ..Options::default() })?;
             Ok(())
         })
     }

@@ -21,13 +21,14 @@ mod opened;
 mod paths;
 mod race;
 mod thrown;
+mod watched;
 
 use std::pin::Pin;
 
 use base::Locality;
 
 use super::{
-    plan::{Aim, Quotas, Special},
+    plan::{About, Aim, Quotas, Special},
     world::World,
 };
 
@@ -68,11 +69,15 @@ async fn on_small_disks(world: &World) -> anyhow::Result<Vec<Work>> {
 /// When a client cannot make what it needs.
 pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
     let random = world.random("works");
-    if world.plan().crowd {
-        return Ok(vec![
-            Work::new("crowd", crowd::set_up(world, 0).await?),
-            Work::new("linear", linear::set_up(world, 1).await?),
-        ]);
+    match world.plan().about {
+        About::Everything => {}
+        About::Crowd => {
+            return Ok(vec![
+                Work::new("crowd", crowd::set_up(world, 0).await?),
+                Work::new("linear", linear::set_up(world, 1).await?),
+            ]);
+        }
+        About::Watch => return Ok(vec![Work::new("watched", watched::set_up(world).await?)]),
     }
     let mut works = vec![Work::new("lost", lost::set_up(world, 0).await?)];
     if world.plan().quotas != Quotas::None && !world.random("limits").one_in(3) {

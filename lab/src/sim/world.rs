@@ -129,6 +129,10 @@ pub struct Counts {
     pub models_ended: u64,
     /// Files and directories found in the trash.
     pub thrown: u64,
+    /// Changes that watchers were told of, and gaps.
+    pub watched: u64,
+    /// Worlds in which a watcher was told of a gap.
+    pub gaps: u64,
     /// Histories checked for linearizability.
     pub histories: u64,
     /// Operations in these histories.
@@ -527,6 +531,8 @@ impl Counts {
         self.locks_awaited += other.locks_awaited;
         self.locks_late += other.locks_late;
         self.thrown += other.thrown;
+        self.watched += other.watched;
+        self.gaps += other.gaps;
         self.histories += other.histories;
         self.history_operations += other.history_operations;
         self.unknown += other.unknown;

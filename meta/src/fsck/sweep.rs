@@ -29,6 +29,7 @@ use crate::record::{
 use crate::{
     cluster::member::Member,
     coordinator::roster::Roster,
+    feed::{FeedState, Logged},
     handoff::HandoffRecord,
     transact::{CommittedRecord, EndedRecord, PreparedRecord},
     unsynced::Unsynced,
@@ -201,6 +202,9 @@ impl<'a> Sweep<'a> {
             (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
             (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
             (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
+            (b'W', 3) if shard.0 == 0 => self.alone::<FeedState>(key, value, "state of the feed"),
+            (b'W', 11) if shard.0 == 0 => self.alone::<Logged>(key, value, "change in the feed"),
+            (b'V', 27) => self.alone::<Content>(key, value, "directory of the feed"),
             (b'M', 3) if shard.0 == 0 => self.alone::<Member>(key, value, "membership"),
             (b'M', 4) if *key == key::lived()[..] => {
                 self.alone::<Lived>(key, value, "time of the trash");

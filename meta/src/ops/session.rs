@@ -1,13 +1,13 @@
 //! Requests about the session itself: closes, claims after a restart, the end; and `statfs`.
 
-use base::FsError;
+use base::{Access, FsError};
 use wire::{BlockDrop, Claim, Release, Statfs};
 
 use super::open::proven_access;
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    lock,
+    feed, lock,
     txn::{Txn, sessions},
     unheard,
 };
@@ -29,6 +29,9 @@ pub(crate) fn release(txn: &mut Txn<'_>, req: &Release) -> Result<()> {
         if txn.shared.opens.access(*ino, session.id).is_none() {
             let let_in = txn.shared.file_locks.close(session.id, *ino);
             txn.facts.let_in.extend(let_in);
+            if txn.shared.feed.is_on() {
+                feed::events::of_close(txn, session.id, *ino);
+            }
         }
     }
     Ok(())
@@ -47,6 +50,9 @@ pub(crate) fn claim(txn: &mut Txn<'_>, req: &Claim) -> Result<()> {
         let access = proven_access(session, ino, uid, claimed.proof).ok_or(FsError::Denied)?;
         if awaited {
             txn.shared.opens.open(ino, opener, claimed.number, access);
+            if txn.shared.feed.is_on() && access.includes(Access::WRITE) {
+                feed::events::of_claim(txn, session.id, &claimed.file)?;
+            }
         }
     }
     if req.last && awaited {

@@ -20,6 +20,8 @@
 //! | `P` | transaction | its prepared part here (shard 0) |
 //! | `X` | transaction | it is committed; its participants (shard 0) |
 //! | `E` | transaction | how it ended here, for its other participants (shard 0) |
+//! | `W` | nothing, or a position | the state of the change feed; a change in it (shard 0) |
+//! | `V` | dir id, ino | a directory as it was when it was removed, for the change feed |
 //! | `A` | ino, part | a quota's root; the charges of a core to it |
 //!
 //! In a cluster each server has its own `A` records of any root. Nothing is stored under `h` (had
@@ -327,9 +329,37 @@ pub(crate) fn lived() -> Key {
     with(member(), &[2])
 }
 
+/// The key of the state of the server's change feed.
+pub(crate) fn feed() -> Key {
+    start(ShardId(0), b'W')
+}
+
+/// The key of a change in the server's change feed.
+pub(crate) fn feed_event(position: u64) -> Key {
+    with(feed(), &position.to_be_bytes())
+}
+
+/// The position in the key of a change in the feed.
+pub(crate) fn parse_feed_event(key: &[u8]) -> Option<u64> {
+    let position = (key.get(2) == Some(&b'W')).then(|| key.get(3..))??;
+    Some(u64::from_be_bytes(position.try_into().ok()?))
+}
+
+/// The key of a directory as it was when it was removed, on the shard of its master.
+pub(crate) fn past(shard: ShardId, dir: DirId, ino: Ino) -> Key {
+    with(with(start(shard, b'V'), &dir.0.to_be_bytes()), &ino.0.to_be_bytes())
+}
+
+/// The directory in a `V` key.
+#[cfg(test)]
+pub(crate) fn parse_past(key: &[u8]) -> Option<(DirId, Ino)> {
+    let ino = u64::from_be_bytes(key.get(ENTRY_PREFIX_BYTES..)?.try_into().ok()?);
+    (key.get(2) == Some(&b'V')).then(|| parse_dir(key))?.map(|dir| (dir, Ino(ino)))
+}
+
 /// Whether a record belongs to the server itself, and to no shard.
 pub(crate) fn is_the_servers(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'E' | b'A'))
+    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'E' | b'A' | b'W'))
 }
 
 /// The shard of a key.

@@ -19,6 +19,7 @@ use super::{
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
+use crate::feed::{Event, FeedState, Logged, Past};
 use crate::handoff::HandoffRecord;
 use crate::quota::{Root, Roots, Told};
 use crate::transact::{CommittedRecord, EndedRecord};
@@ -37,6 +38,7 @@ variants!(Contents { Inline, Blocks, Target, Device });
 variants!(ReclaimKind { Orphan, Contents, Unnamed, Rest });
 variants!(Frame { Header, Records, Block, Trailer });
 variants!(HandoffRecord { Receiving, Given, Sweeping });
+variants!(Logged { Event, Past });
 variants!(QuotaState { Counting, Active, Removing, Gone });
 
 /// A record with its version, as it is stored.
@@ -117,6 +119,9 @@ fn keys() -> Vec<Case> {
         bare("M.roster", key::roster()),
         bare("M.lived", key::lived()),
         key("S", key::session(session), session, key::parse_session),
+        bare("W", key::feed()),
+        key("W.event", key::feed_event(0x7172_7374_7576), 0x7172_7374_7576, key::parse_feed_event),
+        key("V", key::past(SHARD, DIR, ino), (DIR, ino), key::parse_past),
         bare("F", key::config()),
         bare("O", key::settings()),
         usage("root", UsagePart::Root),
@@ -219,11 +224,41 @@ fn records() -> Vec<Case> {
         record("HandoffRecord.receiving.pair", values::receiving(values::of_a_pair())),
         record("HandoffRecord.given", HandoffRecord::Given(Ino(70_004))),
         record("HandoffRecord.sweeping", HandoffRecord::Sweeping(Ino(70_005))),
+        record(
+            "FeedState",
+            FeedState {
+                run: 70_001,
+                until: values::time(6),
+                pruned: 1 << 40,
+                count: 300,
+                whole: 1 << 41,
+            },
+        ),
         record("Member", values::member()),
         record("Roster", values::roster()),
         record("Lived", Lived { sec: 1_700_000_000 }),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
     ]
+}
+
+/// Records of the change feed.
+fn logged() -> [Logged; 3] {
+    let (dir, home, dir_ino) = (DirId(300), DirId(301), Ino::new(ShardId(3), 77));
+    let (ino, time) = (Ino::new(ShardId(4), 300), values::time(8));
+    let event = Event {
+        change: wire::Change::MovedTo,
+        time,
+        dir,
+        dir_ino,
+        dir_home: home,
+        name: Some(EntryName::new(b"name").unwrap()),
+        ino,
+        kind: Some(base::FileKind::Symlink),
+    };
+    let of_directory =
+        Event { change: wire::Change::Attributes, name: None, kind: None, ..event.clone() };
+    let past = Past { dir, ino: dir_ino, home, time };
+    [Logged::Event(event), Logged::Event(of_directory), Logged::Past(past)]
 }
 
 /// The frames of a dump.
@@ -239,7 +274,8 @@ fn frames() -> [Frame; 4] {
 
 fn cases() -> Vec<Case> {
     let entries = all(values::entries(), record);
-    [keys(), entries, all(values::slots(), record), records(), parts(), all(frames(), Case::of)]
+    let (slots, logged) = (all(values::slots(), record), all(logged(), record));
+    [keys(), entries, slots, logged, records(), parts(), all(frames(), Case::of)]
         .into_iter()
         .flatten()
         .collect()

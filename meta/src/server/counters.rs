@@ -74,6 +74,8 @@ counters! {
     sessions_set_back,
     /// Look-ups, walks included.
     lookup,
+    /// Questions for changes, of who watches a directory.
+    watch,
     /// stat by handle.
     getattr,
     /// chmod, chown, utimes, truncate.

@@ -134,6 +134,8 @@ pub struct Limits {
     /// besides the time of a commit. For as long before that, transactions over several servers are
     /// kept off.
     pub frozen_max: Duration,
+    /// Most changes that the change feed keeps, some 60 bytes each.
+    pub feed_events_max: u64,
     /// Longest wait of a directory's counts and times, or its listing, for a transaction whose
     /// outcome is open; they are told without it then. A second less the time of an answer.
     pub doubt_max: Duration,
@@ -158,6 +160,7 @@ impl Default for Limits {
             split_threshold: 8000,
             split_by_locked_scan: false,
             frozen_max: Duration::from_millis(250),
+            feed_events_max: 1_000_000,
             doubt_max: Duration::from_millis(700),
         }
     }

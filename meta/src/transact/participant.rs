@@ -20,7 +20,7 @@ use super::{
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    handoff,
+    feed, handoff,
     record::{
         Content, Key, Record as _,
         key::{self, Part},
@@ -362,6 +362,9 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     }
     for write in record.writes.iter().filter(|_| req.commit) {
         apply(txn, write)?;
+    }
+    if txn.shared.feed.is_on() && !txn.shared.bugs.has(Bug::ParticipantUnwatched) {
+        feed::events::of_participant(txn);
     }
     if !txn.shared.bugs.has(Bug::CommitAppliedTwice) {
         txn.delete(at);

@@ -178,6 +178,12 @@ impl CommitGroup {
         self.pending.iter().map(|(key, _)| key.clone()).collect()
     }
 
+    /// The keys that the operation has written, in order, and whether their records were removed; a
+    /// key may come again.
+    pub(crate) fn pending_keys(&self) -> impl Iterator<Item = (&Key, bool)> {
+        self.pending.iter().map(|(key, change)| (key, matches!(change, Pending::Delete)))
+    }
+
     /// Drops the writes of an operation that failed.
     pub(crate) fn begin(&mut self) {
         self.pending.clear();

@@ -6,12 +6,12 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::values::{attr, chunk, dir, entry, name, open_states, part};
+use super::values::{attr, chunk, dir, entry, name, open_states, part, time};
 use crate::{
-    Answer, BlockMapped, CacheEvents, Created, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress,
-    LayoutNews, LockFound, NodeRef, Noted, Opened, ProcessStatus, ReaddirEntry, ReaddirPage,
-    Renamed, Reply, Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status,
-    Walked, Welcome, Written,
+    Answer, BlockMapped, CacheEvents, Change, Created, DumpPage, DumpStarted, Entry, FsInfo,
+    FsckProgress, LayoutNews, LockFound, NodeRef, Noted, Opened, ProcessStatus, ReaddirEntry,
+    ReaddirPage, Renamed, Reply, Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs,
+    Status, Walked, WatchEvent, Watched, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -69,6 +69,30 @@ pub(super) fn splits(partitions: u16) -> Layout {
     Layout::Extendible(Splits::started(2, partitions))
 }
 
+pub(super) fn changes() -> [Change; 7] {
+    [
+        Change::Created,
+        Change::Linked,
+        Change::Removed,
+        Change::MovedFrom,
+        Change::MovedTo,
+        Change::Attributes,
+        Change::Written,
+    ]
+}
+
+fn watched() -> Reply {
+    let events = changes().into_iter().zip(300..).map(|(change, position)| WatchEvent {
+        position,
+        change,
+        path: Bytes::from_static(b"a/b"),
+        ino: attr().ino,
+        kind: (change != Change::Linked).then_some(FileKind::File),
+        time: time(5),
+    });
+    Reply::Watched(Watched { events: events.collect(), next: 1 << 40, gap: true })
+}
+
 fn names() -> Vec<Reply> {
     let bare = Entry { attr: attr(), dir: None, target: None, whole: false };
     let opened = || Opened { attr: attr(), contents: crate::OpenState::Withheld, proof: 77 };
@@ -112,6 +136,7 @@ fn names() -> Vec<Reply> {
             pid: 4001,
         })),
         Reply::Offset(1 << 40),
+        watched(),
         Reply::Searched(Searched { node: Some(NodeRef::Dir(dir())), next: None }),
         Reply::Searched(Searched { node: None, next: Some(Bytes::from_static(b"N")) }),
         Reply::Lines(vec![("shard".into(), "3".into()), ("id".into(), "1f".into())]),

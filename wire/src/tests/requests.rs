@@ -9,7 +9,7 @@ use crate::{
     ClaimedLock, Create, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Hello, Info, Link,
     Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open, Readdir, Release, Removexattr,
     Rename, RenameMode, Repair, Request, Resume, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr,
-    SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, Write, XattrMode,
+    SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, Watch, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -120,6 +120,14 @@ fn names() -> Vec<Request> {
             plus: true,
         }),
         Request::Readlink(Getattr { node: node() }),
+        Request::Watch(Watch { dir: dir(), since: None, max: 300, wait: false, keep_secs: 0 }),
+        Request::Watch(Watch {
+            dir: dir(),
+            since: Some(1 << 40),
+            max: 1024,
+            wait: true,
+            keep_secs: 86_400,
+        }),
     ]
 }
 

@@ -6,10 +6,11 @@ use wire::{Decide, TxnId};
 use super::{drop_record, sound};
 use crate::{
     error::Result,
+    feed::{FeedState, Logged},
     handoff::HandoffRecord,
     reclaim::notes::Garbage,
     record::{
-        Config, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
+        Config, Content, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
         key::{self, UsagePart},
         system::Reserved,
     },
@@ -64,6 +65,9 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
         }
         (b'H', 21) if sound::<HandoffRecord>(txn, key)?.is_some() => Ok(false),
         (b'T', 11) if sound::<Tail>(txn, key)?.is_some() => Ok(false),
+        (b'W', 3) if sound::<FeedState>(txn, key)?.is_some() => Ok(false),
+        (b'W', 11) if sound::<Logged>(txn, key)?.is_some() => Ok(false),
+        (b'V', 27) if sound::<Content>(txn, key)?.is_some() => Ok(false),
         // Stored answers that no client can ask for or that cannot be read; notes; and unknown
         // records.
         _ => drop_record(txn, key),
