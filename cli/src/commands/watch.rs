@@ -79,14 +79,12 @@ struct Line {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let at = At::of(args)?;
-    // A reader of the output may be slow, and the session goes on meanwhile.
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime =
-        runtime.worker_threads(1).enable_all().build().context("cannot start a runtime")?;
+    let runtime = connect::runtime()?;
     runtime.block_on(Box::pin(watch(&at, args)))
 }
 
-/// The directory that is watched, at its servers.
+/// The directory that is watched, at its servers. A session that is lost, as nobody has read the
+/// output for long or the servers were away, is followed by another one from the same position.
 struct At {
     servers: Vec<String>,
     token: String,
