@@ -54,6 +54,12 @@ pub(crate) trait WaitApart: Debug {
     /// it has waited.
     fn over<'a>(&'a self, at: AtCore<'a>, of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()>;
 
+    /// Whether to wait is what the request asks for: the time of its answer is counted from the end
+    /// of the wait.
+    fn is_asked_for(&self) -> bool {
+        false
+    }
+
     /// Whether records change meanwhile, so that an operation over several servers reads them anew.
     /// Otherwise it begins from nothing, and may assume what it assumed before.
     fn changes_records(&self) -> bool;

@@ -251,7 +251,7 @@ impl Inner {
 
     /// Executes a request again when its wait is over. Some requests of other servers wait only for
     /// so long, and are answered then.
-    fn wait_apart(self: &Rc<Self>, incoming: Incoming, wait: Box<dyn WaitApart>) {
+    fn wait_apart(self: &Rc<Self>, mut incoming: Incoming, wait: Box<dyn WaitApart>) {
         let core = Core { inner: Rc::clone(self) };
         let session = incoming.connection.session();
         wait.begin(&incoming);
@@ -268,6 +268,9 @@ impl Inner {
                         return incoming.connection.reply_now(reply, &late);
                     }
                 }
+            }
+            if wait.is_asked_for() {
+                incoming.arrived = core.inner.shared.observed.now();
             }
             core.inner.again(incoming, session.as_ref(), Work::Request);
         });

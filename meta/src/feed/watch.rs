@@ -24,6 +24,7 @@ use crate::{
     incoming::Incoming,
     paths::{At, Up},
     record::{Content, Key, Record as _, key},
+    space_guard::Level,
     txn::Txn,
     wait::{AtCore, Wait, WaitApart},
 };
@@ -44,6 +45,9 @@ const KEEP_SECS_CONFINED_MAX: u32 = 3600;
 const KEEP_SECS_MAX: u32 = 7 * 24 * 3600;
 /// The time for which a request waits on after a change, so that it tells of several.
 const GATHER: Duration = Duration::from_millis(10);
+/// Most requests that wait at a time, as all are executed after each change. Others are answered
+/// that there is none.
+const WAITING_MAX: usize = 1024;
 /// The longest wait of a request: nobody may be there any more to take its answer.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// The time after which a request that waits is looked at.
@@ -56,6 +60,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Watch) -> Result<Watched> {
     let longest = if txn.trusts() { KEEP_SECS_MAX } else { KEEP_SECS_CONFINED_MAX };
     feed.watched(txn.now, req.keep_secs.clamp(KEEP_SECS_MIN, longest));
     if !feed.is_open() {
+        // To switch it on takes a write.
+        txn.shared.space_guard.has(Level::Low)?;
         return Err(News::Begins.into());
     }
     let told = feed.told();
@@ -70,7 +76,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Watch) -> Result<Watched> {
     if !is_whole {
         return Ok(Watched { events: Vec::new(), next: told, gap: true });
     }
-    if since >= told && req.wait && !txn.has_waited(WAIT_MAX) {
+    let may_wait = !txn.has_waited(WAIT_MAX) && feed.told.receiver_count() < WAITING_MAX;
+    if since >= told && req.wait && may_wait {
         return Err(News::After(since).into());
     }
     let Scanned { events, next } = scan(txn, since, told)?;
@@ -170,6 +177,10 @@ impl WaitApart for News {
             }
         }
         .boxed_local()
+    }
+
+    fn is_asked_for(&self) -> bool {
+        true
     }
 
     fn changes_records(&self) -> bool {
