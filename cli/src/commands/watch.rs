@@ -23,13 +23,13 @@ use crate::{
 /// Print what changes in a directory and below it, at any client.
 ///
 /// Each line has the time, the change and the path: created, linked, removed, moved-from, moved-to,
-/// attributes, and written, when a file that was written is closed. What the token may not list is
-/// left out. The changes of one server come in their order.
+/// attributes, and written, when a file that was written is closed. Names that the token may not
+/// list are left out. The changes of one server come in their order.
 ///
-/// At the begin and the end, on stderr, and in each line of JSON there is a position: with --since
-/// the command goes on after it. Servers record changes from the first watch until --keep after the
-/// last one, the newest million of each server. When some are lost, the line `gap` says so: then
-/// look at everything again.
+/// At the beginning and the end, on stderr, and in each line of JSON there is a position: with
+/// --since the command goes on after it. Servers record changes from the first watch until --keep
+/// after the last one, the newest million of each server. When some are lost, the line `gap` says
+/// so: then look at everything again.
 ///
 /// Exit codes: 0 it was interrupted, or all is told; 1 something failed, or a server did not answer.
 #[derive(Debug, clap::Args)]

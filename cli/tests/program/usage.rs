@@ -17,6 +17,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
             "--locality",
         ],
     ),
+    (&["watch"], &["--since", "--once", "--keep", "--json"]),
     (&["serve"], &["--data", "--listen", "--http", "--commit-interval", "--durability"]),
     (&["serve"], &["--coordinator", "--join", "--token-file", "--cluster-lease", "--rtt"]),
     (&["dev"], &["--servers", "--dir", "--listen", "--mount", "--restart", "--cores", "--lease"]),
