@@ -160,8 +160,8 @@ async fn watch(at: &At, args: &Args) -> anyhow::Result<ExitCode> {
     loop {
         let client = tokio::select! {
             client = Box::pin(at.connect()) => match client {
-                // The servers may be away for longer than a session lasts.
-                Err(error) if !is_anew => {
+                // The servers may be away for longer than a session lasts. A refusal is final.
+                Err(error) if !is_anew && !error.is::<Error>() => {
                     tracing::warn!("{error:#}");
                     continue;
                 }
