@@ -194,7 +194,7 @@ impl Queue {
 /// A stream of changes below a directory. Dropping it ends the watch. It ends by itself after the
 /// removal of the directory that is watched.
 ///
-/// It yields an error and goes on with the other servers where one of them can tell nothing more:
+/// The stream yields an error, and goes on with the other servers, where one can tell nothing more:
 /// `Stale` when a caller who has to prove what he may see watches a directory that is gone, `Denied`
 /// when the caller may not list it any more, and, of a watch that does not follow,
 /// [`Error::Silent`] where a server does not answer, or needs another one that does not.
@@ -397,11 +397,11 @@ impl Client {
     /// Watches a directory: tells what changes in it and below it, at any client. See
     /// docs/SEMANTICS.md for what is told, and in what order.
     ///
-    /// What is done after this returns is told, of all servers that answered; changes at a server
-    /// that is away are told from its next start on.
+    /// Changes after this returns are told, of all servers that answered; of a server that is away a
+    /// gap is told first, when it answers.
     ///
     /// # Errors
-    /// As `opendir(3)`; `Invalid` when the position is of another file system.
+    /// Fails as `opendir(3)` does; with `Invalid` when the position is of another file system.
     pub async fn watch(&self, path: impl AsRef<Path>, options: WatchOptions) -> Result<Watch> {
         let dir = match self.resolve(path).await? {
             wire::NodeRef::Dir(dir) => dir,

@@ -85,16 +85,17 @@ struct Named {
 }
 
 impl Named {
-    /// Whether this is the stand-in name of a file that has none.
-    fn is_stand_in(&self, ino: Ino) -> bool {
-        self.name == FileRef::unnamed(wire::DirRef::ROOT, ino).name
-    }
-
     /// A change of the name.
     fn event(self, change: Change, time: Time, ino: Ino, kind: Option<FileKind>) -> Event {
         let Named { dir, dir_ino, dir_home, name } = self;
         Event { change, time, dir, dir_ino, dir_home, name: Some(name), ino, kind }
     }
+}
+
+/// The close of a file that was written, unless the file has no name.
+fn close_of(ino: Ino, named: Named, time: Time) -> Option<Logged> {
+    let event = named.event(Change::Written, time, ino, Some(FileKind::File));
+    (!event.is_of_nothing()).then_some(Logged::Event(event))
 }
 
 impl From<&FileRef> for Named {
@@ -234,8 +235,9 @@ impl Feed {
     fn number(&self, core: usize, count: usize) -> u64 {
         let mut state = self.state.lock();
         let first = state.next;
-        state.next += u64::try_from(count).unwrap_or(u64::MAX);
-        state.stored.count += u64::try_from(count).unwrap_or(u64::MAX);
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        state.next += count;
+        state.stored.count += count;
         state.writing.push((core, first));
         first
     }

@@ -221,7 +221,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Whether this server has a key.
-    fn is_here(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_here(&self, key: &[u8]) -> bool {
         self.shared.cluster.as_ref().is_none_or(|cluster| cluster.owns_key(key))
     }
 
@@ -343,7 +343,7 @@ impl<'a> Txn<'a> {
     /// change it has been in doubt for long. A younger transaction is waited for.
     pub(crate) fn is_untold(&self, key: &[u8]) -> Result<bool> {
         if !self.is_here(key) {
-            return Ok(self.remote.borrow().as_ref().is_some_and(|remote| remote.is_untold(key)));
+            return Ok(self.is_silent_about(key));
         }
         self.settle_read(key, Want::List(self.waited_since))?;
         Ok(self.is_in_doubt(key))
@@ -352,11 +352,6 @@ impl<'a> Txn<'a> {
     /// Whether a record that can be done without is another server's that is silent.
     pub(crate) fn is_silent_about(&self, key: &[u8]) -> bool {
         self.remote.borrow().as_ref().is_some_and(|remote| remote.is_untold(key))
-    }
-
-    /// Whether this server has the record under a key, if anybody has one.
-    pub(crate) fn has_key(&self, key: &[u8]) -> bool {
-        self.is_here(key)
     }
 
     /// Whether a prepared transaction is about to change a record that this server has.

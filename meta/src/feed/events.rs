@@ -6,10 +6,10 @@
 //! comes or goes is one that was renamed: every other request is done by the server that has the
 //! name.
 
-use base::{DirId, EntryName, FileKind, Ino, SessionId, Time};
+use base::{EntryName, FileKind, Ino, SessionId};
 use wire::{Change, FileRef, NodeRef, Rename, RenameMode, Request};
 
-use super::{Event, Logged, Named, Past};
+use super::{Event, Logged, Named, Past, close_of};
 use crate::{
     error::{Fault, Result},
     record::{
@@ -31,12 +31,8 @@ pub(crate) fn of_participant(txn: &mut Txn<'_>) {
 
 /// States that a session has closed a file, if it has written it.
 pub(crate) fn of_close(txn: &mut Txn<'_>, session: SessionId, ino: Ino) {
-    if let Some(named) =
-        txn.shared.feed.closed(session, ino).filter(|named| !named.is_stand_in(ino))
-    {
-        let event = named.event(Change::Written, txn.now, ino, Some(FileKind::File));
-        txn.facts.events.push(Logged::Event(event));
-    }
+    let closed = txn.shared.feed.closed(session, ino);
+    txn.facts.events.extend(closed.and_then(|named| close_of(ino, named, txn.now)));
 }
 
 fn state(txn: &mut Txn<'_>, request: Option<&Request>) {
@@ -197,42 +193,24 @@ fn kept_as_past(
     Ok(Some(past))
 }
 
-/// A node that a request changes, as it is told.
-struct Node {
-    /// The directory, with its number and home.
-    dir: (DirId, Ino, DirId),
-    /// The name; `None`: the node is the directory itself.
-    name: Option<EntryName>,
-    ino: Ino,
-    kind: Option<FileKind>,
-    /// Whether the node is known to have the name.
-    is_sure: bool,
-}
-
-impl Node {
-    fn event(&self, change: Change, time: Time) -> Event {
-        let Node { dir: (dir, dir_ino, dir_home), name, ino, kind, .. } = self;
-        let name = name.clone();
-        let (dir, dir_ino, dir_home, ino, kind) = (*dir, *dir_ino, *dir_home, *ino, *kind);
-        Event { change, time, dir, dir_ino, dir_home, name, ino, kind }
-    }
-
-    fn named(&self) -> Option<Named> {
-        let (dir, dir_ino, dir_home) = self.dir;
-        self.name.clone().map(|name| Named { dir, dir_ino, dir_home, name })
-    }
-}
-
-/// The node that a request names. `kept` are the names that it has written again, with the inode.
-/// `None`: the node has no name that is known. A session that must prove its walks is not believed
-/// that a file has a name.
-fn node(txn: &Txn<'_>, of: &NodeRef, kept: Vec<Entry>) -> Result<Option<Node>> {
+/// The node that a request names, as an event about its attributes, and whether the node is known to
+/// have that name. `kept` are the names that the request has written again, with the inode. `None`:
+/// a session that must prove its walks is not believed that a file has a name.
+fn node(txn: &Txn<'_>, of: &NodeRef, kept: Vec<Entry>) -> Result<Option<(Event, bool)>> {
+    let change = Change::Attributes;
     let file = match of {
         NodeRef::Dir(dir) => {
-            let kind = Some(FileKind::Directory);
-            let dir_at = (dir.id, dir.ino, dir.home);
-            let (name, ino, is_sure) = (None, dir.ino, true);
-            return Ok(Some(Node { dir: dir_at, name, ino, kind, is_sure }));
+            let event = Event {
+                change,
+                time: txn.now,
+                dir: dir.id,
+                dir_ino: dir.ino,
+                dir_home: dir.home,
+                name: None,
+                ino: dir.ino,
+                kind: Some(FileKind::Directory),
+            };
+            return Ok(Some((event, true)));
         }
         NodeRef::File(file) => file,
     };
@@ -242,17 +220,15 @@ fn node(txn: &Txn<'_>, of: &NodeRef, kept: Vec<Entry>) -> Result<Option<Node>> {
         Some(Entry { named, kind, .. }) => (named, kind, true),
         None => (Named::from(file), None, has_name(txn, file)?),
     };
-    let Named { dir, dir_ino, dir_home, name } = named;
-    let ino = file.ino;
-    let node = Node { dir: (dir, dir_ino, dir_home), name: Some(name), ino, kind, is_sure };
-    Ok(Some(node).filter(|node| node.is_sure || txn.trusts()))
+    let event = named.event(change, txn.now, file.ino, kind);
+    Ok((is_sure || txn.trusts()).then_some((event, is_sure)))
 }
 
 /// Whether a name of this server leads to a file.
 fn has_name(txn: &Txn<'_>, file: &FileRef) -> Result<bool> {
     let shard = txn.shard_of(file.dir.home, txn.hint(&file.dir, &file.name));
     let at = txn.key_on(shard, file.dir.id, &file.name, Part::Main);
-    let entry = match txn.has_key(&at) {
+    let entry = match txn.is_here(&at) {
         true => txn.left(&at)?,
         false => None,
     };
@@ -262,12 +238,11 @@ fn has_name(txn: &Txn<'_>, file: &FileRef) -> Result<bool> {
 
 /// The changes of a node itself that a request makes.
 fn of_node(txn: &Txn<'_>, request: &Request, kept: Vec<Entry>) -> Result<Vec<Event>> {
-    let attributes = |node: Option<Node>| {
-        node.iter().map(|node| node.event(Change::Attributes, txn.now)).collect::<Vec<_>>()
-    };
-    let written = |node: Option<Node>| {
-        let node = node.filter(|node| !is_told_at_close(txn, node));
-        node.map(|node| node.event(Change::Written, txn.now))
+    let attributes =
+        |node: Option<(Event, bool)>| node.map(|(event, _)| event).into_iter().collect();
+    let written = |node: Option<(Event, bool)>| {
+        let node = node.filter(|(event, is_sure)| !is_told_at_close(txn, event, *is_sure));
+        node.map(|(event, _)| Event { change: Change::Written, ..event })
     };
     let file = |file: &FileRef, kept| node(txn, &NodeRef::File(file.clone()), kept);
     Ok(match request {
@@ -276,8 +251,7 @@ fn of_node(txn: &Txn<'_>, request: &Request, kept: Vec<Entry>) -> Result<Vec<Eve
         Request::Removexattr(req) => attributes(node(txn, &req.node, kept)?),
         Request::Write(req) => {
             let node = file(&req.file, kept)?;
-            let set = node.as_ref().filter(|_| req.set.is_some());
-            let set = set.map(|node| node.event(Change::Attributes, txn.now));
+            let set = node.as_ref().filter(|_| req.set.is_some()).map(|(event, _)| event.clone());
             let written = if req.chunks.is_empty() { None } else { written(node) };
             set.into_iter().chain(written).collect()
         }
@@ -286,12 +260,13 @@ fn of_node(txn: &Txn<'_>, request: &Request, kept: Vec<Entry>) -> Result<Vec<Eve
     })
 }
 
-/// Puts the news of a write off until the file is closed, if this server is told of that: where the
-/// inode was born.
-fn is_told_at_close(txn: &Txn<'_>, node: &Node) -> bool {
-    let Some((session, named)) = txn.caller.session.zip(node.named()) else { return false };
-    let is_told = txn.has_shard(node.ino.shard());
-    is_told && txn.shared.feed.opened(session.id, node.ino, named, node.is_sure)
+/// Puts the news of a write to a file off until the file is closed, if this server is told of that:
+/// where the inode was born.
+fn is_told_at_close(txn: &Txn<'_>, file: &Event, is_sure: bool) -> bool {
+    let Event { dir, dir_ino, dir_home, ino, .. } = *file;
+    let Some((session, name)) = txn.caller.session.zip(file.name.clone()) else { return false };
+    let named = Named { dir, dir_ino, dir_home, name };
+    txn.has_shard(ino.shard()) && txn.shared.feed.opened(session.id, ino, named, is_sure)
 }
 
 /// Notes that a session has had a file open for writing since before this server started.

@@ -2,10 +2,9 @@
 
 use std::{mem, sync::Arc};
 
-use base::{Clock, FileKind};
-use wire::Change;
+use base::Clock;
 
-use super::{Feed, Logged};
+use super::{Feed, close_of};
 use crate::{
     changes::{Changes, Facts},
     follow::{Follower, Write},
@@ -31,12 +30,8 @@ impl Recorder {
     fn add_ends(&self, facts: &mut Facts) {
         for session in &facts.forgotten {
             let ended = self.feed.ended(*session).into_iter();
-            let ended =
-                ended.filter(|(ino, named)| !named.is_stand_in(*ino)).map(|(ino, named)| {
-                    let (time, kind) = (self.clock.now(), Some(FileKind::File));
-                    Logged::Event(named.event(Change::Written, time, ino, kind))
-                });
-            facts.events.extend(ended);
+            let closes = ended.filter_map(|(ino, named)| close_of(ino, named, self.clock.now()));
+            facts.events.extend(closes);
         }
     }
 }

@@ -350,9 +350,12 @@ impl<'a, 'b> Climb<'a, 'b> {
         Ok(())
     }
 
+    fn past_key(&self, at: &At) -> Key {
+        key::past(self.txn.shard(at.home), at.id, at.ino)
+    }
+
     fn past_of(&self, at: &At) -> Result<Option<Content>> {
-        let key = key::past(self.txn.shard(at.home), at.id, at.ino);
-        let past = self.txn.glance_at(&key)?;
+        let past = self.txn.glance_at(&self.past_key(at))?;
         Ok(past.map(|bytes| Content::from_record(&bytes)).transpose()?)
     }
 
@@ -378,10 +381,7 @@ impl<'a, 'b> Climb<'a, 'b> {
             }
         }
         // A directory that is gone may be kept as it was, beside where it would be.
-        let past = |sought: &Sought| {
-            key::past(self.txn.shard(sought.at.home), sought.at.id, sought.at.ino)
-        };
-        let records: Vec<Key> = gone.iter().map(|(_, sought)| past(sought)).collect();
+        let records: Vec<Key> = gone.iter().map(|(_, sought)| self.past_key(&sought.at)).collect();
         self.txn.want_if_told(&records)?;
         for ((met, sought), key) in gone.iter().zip(&records) {
             if self.txn.is_silent_about(key) {
@@ -416,7 +416,7 @@ impl<'a, 'b> Climb<'a, 'b> {
             Some(content) if content.ino == at.ino => Looked::Found(Box::new(content)),
             Some(_) | None => Looked::Gone,
         };
-        if self.txn.has_key(key) && self.txn.is_in_doubt(key) {
+        if self.txn.is_here(key) && self.txn.is_in_doubt(key) {
             // An initiator may be away. Either place is right, and neither is remembered.
             return Ok(of_it(self.txn.left_content(key)?));
         }
