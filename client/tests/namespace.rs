@@ -196,7 +196,7 @@ async fn a_token_for_a_subtree_sees_it_as_the_root() {
         assert_eq!(fs(client.as_user(Cred::ROOT).stat("/b/f").await), FsError::NotPermitted);
         assert_eq!(admin.stat("/a/b/g").await.unwrap().uid, 7);
 
-        let wrong = Config { token: "pando1.00".into(), ..limited };
+        let wrong = Config { token: "pando2.00".into(), ..limited };
         assert!(matches!(Client::connect(wrong).await, Err(Error::Refused(_))));
     })
     .await;

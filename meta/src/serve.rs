@@ -199,7 +199,12 @@ async fn write_replies(
                 sending.extend(out.drain(..ready));
             }
         }
-        if write.write_all(&sending).await.is_err() {
+        let written = async {
+            write.write_all(&sending).await?;
+            // A stream that encrypts may hold back what the network did not take at once.
+            write.flush().await
+        };
+        if written.await.is_err() {
             return;
         }
         counts.sent_bytes.add(u64::try_from(sending.len()).unwrap_or(u64::MAX));

@@ -493,7 +493,8 @@ fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64, token: &Token) -> 
         u64::from_le_bytes(word)
     };
     let mut words: Vec<u64> = signing_key.chunks(8).map(word).collect();
-    let rights = Token { expires: None, ..token.clone() }.to_vec();
+    // A renewed token has another number, another end, and perhaps another key.
+    let rights = Token { id: 0, key: 0, expires: None, authority: None, ..token.clone() }.to_vec();
     // Zeros fill the last word: the length says how many.
     words.push(rights.len() as u64);
     words.extend(rights.chunks(8).map(word));

@@ -67,7 +67,7 @@ pub use quota::{
 pub use request::{Answer, CacheEvents, Noted, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use stand::{Stand, Way, way_mark};
-pub use token::{Token, TokenError};
+pub use token::{Fingerprint, Scope, Token, TokenError};
 pub use watch::{Change, Watch, WatchEvent, Watched};
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, Change, CountWhat, DumpStage, Mend, NodeRef, OpenState, Outcome,
-    PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, SeekTo,
-    SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
+    AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, Mend, NodeRef, OpenState,
+    Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, Scope,
+    SeekTo, SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -73,6 +73,7 @@ variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
+variants!(Scope { Files, Pages });
 variants!(Change { Created, Linked, Removed, MovedFrom, MovedTo, Attributes, Written });
 variants!(SignFor { Get, Put });
 variants!(SliceSource { Embedded, Block, Zeros });
@@ -276,6 +277,7 @@ fn parts() -> Vec<Case> {
             Case::of,
         ),
         all([SeekTo::Data, SeekTo::Hole], Case::of),
+        all([Scope::Files, Scope::Pages], Case::of),
         all(replies::changes(), Case::of),
         all([SignFor::Get, SignFor::Put], Case::of),
         all(values::slices().map(|slice| slice.source), Case::of),
@@ -295,6 +297,10 @@ fn tokens() -> Vec<Case> {
     const KEY: &[u8] = b"golden key";
     const NOW: Time = Time { sec: 1, nsec: 0 };
     let bound = Token {
+        id: 0x1234_5678_9abc_def0,
+        key: 3,
+        scope: Scope::Pages,
+        authority: Some(Fingerprint([7; 32])),
         path: "/a/b".into(),
         uid: Some(1000),
         gids: vec![1001, 27],

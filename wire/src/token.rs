@@ -1,23 +1,69 @@
 //! Tokens: who may open a session, as whom, where and until when.
 //!
-//! A token is text: `pando1.` and the hex of its fields and of their HMAC-SHA-256 under the file
-//! system's signing key. Servers make and check them; a client only carries them. A token is a
-//! secret: its holder may do what it says.
+//! A token is text: `pando2.` and the hex of its fields and of their HMAC-SHA-256 under a signing
+//! key of the file system. Servers make and check them; a client only carries them, and reads the
+//! fingerprint by which it knows the file system's servers. A token is a secret: its holder may do
+//! what it says.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
-use base::{Cred, Decode as _, DecodeError, Encode as _, FsError, Time, codec};
+use base::{Cred, Decode, DecodeError, Encode, FsError, Reader, Time, codec, codec::Element};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-const PREFIX: &str = "pando1.";
+const PREFIX: &str = "pando2.";
+/// Prefix of tokens that had no number and named no authority.
+const PREFIX_BEFORE: &str = "pando1.";
 const MAC_BYTES: usize = 32;
+
+/// SHA-256 of the public key of a certificate authority: of its DER-encoded SubjectPublicKeyInfo
+/// (RFC 5280, section 4.1). A client knows the servers of its file system by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl Element for Fingerprint {}
+
+impl Encode for Fingerprint {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+}
+
+impl Decode for Fingerprint {
+    fn decode(input: &mut Reader<'_>) -> Result<Fingerprint, DecodeError> {
+        Ok(Fingerprint(input.take(32)?.try_into().expect("32 bytes were taken")))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+codec! {
+    /// What a token is for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Scope {
+        /// Sessions: the files, as the rest of the token says.
+        Files = 0,
+        /// Reading status pages and metrics, and nothing else.
+        Pages = 1,
+    }
+}
 
 codec! {
     /// The rights that a token gives.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Token {
+        /// Random number of the token, by which it can be revoked. 0: a token that was never
+        /// written to a file.
+        pub id: u64,
+        /// Number of the key that signs the token.
+        pub key: u32,
+        /// What the token is for.
+        pub scope: Scope,
         /// Absolute path of the session's root, without `.` or `..`; `/` is everything.
         pub path: String,
         /// The only user that the session may act as; `None`: any user.
@@ -28,6 +74,9 @@ codec! {
         pub read_only: bool,
         /// Time at which the token expires; `None`: never.
         pub expires: Option<Time>,
+        /// The authority that certifies the file system's servers; `None`: the token does not say,
+        /// so it is good for connections without TLS only.
+        pub authority: Option<Fingerprint>,
     }
 }
 
@@ -37,6 +86,9 @@ pub enum TokenError {
     /// The text does not have the form of a token.
     #[error("malformed token")]
     Malformed,
+    /// The text is a token of a program that made them without numbers.
+    #[error("token of an earlier version: `pando token create` makes a new one")]
+    Version,
     /// The token was not signed with this file system's key.
     #[error("token of another file system, or altered")]
     Signature,
@@ -49,14 +101,30 @@ impl Token {
     /// Returns an administrator's token: every right, any user, no expiry.
     #[must_use]
     pub fn administrator() -> Token {
-        Token { path: "/".into(), uid: None, gids: Vec::new(), read_only: false, expires: None }
+        Token {
+            id: 0,
+            key: 0,
+            scope: Scope::Files,
+            path: "/".into(),
+            uid: None,
+            gids: Vec::new(),
+            read_only: false,
+            expires: None,
+            authority: None,
+        }
     }
 
     /// Whether a session with this token may act by handle without presenting tickets: it may see
     /// the whole tree, and its mount checks every step of a walk.
     #[must_use]
     pub fn trusted(&self) -> bool {
-        self.uid.is_none() && self.path == "/"
+        self.scope == Scope::Files && self.uid.is_none() && self.path == "/"
+    }
+
+    /// Whether a session may be opened with this token.
+    #[must_use]
+    pub fn opens_sessions(&self) -> bool {
+        self.scope == Scope::Files
     }
 
     /// Whether a session with this token may ask for what administrators ask.
@@ -124,6 +192,9 @@ impl Token {
 
 /// The fields and the signature of a token.
 fn split(text: &str) -> Result<(Vec<u8>, Vec<u8>), TokenError> {
+    if text.trim().starts_with(PREFIX_BEFORE) {
+        return Err(TokenError::Version);
+    }
     let hex = text.trim().strip_prefix(PREFIX).ok_or(TokenError::Malformed)?;
     let mut fields = unhex(hex).ok_or(TokenError::Malformed)?;
     let at = fields.len().checked_sub(MAC_BYTES).ok_or(TokenError::Malformed)?;
@@ -133,7 +204,7 @@ fn split(text: &str) -> Result<(Vec<u8>, Vec<u8>), TokenError> {
 
 fn mac(key: &[u8], fields: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(b"pando token 1\0");
+    mac.update(b"pando token 2\0");
     mac.update(fields);
     mac
 }
@@ -158,11 +229,15 @@ mod tests {
 
     fn limited() -> Token {
         Token {
+            id: 77,
+            key: 1,
             path: "/a".into(),
             uid: Some(7),
             gids: vec![7, 8],
             read_only: true,
             expires: Some(Time { sec: 2000, nsec: 0 }),
+            authority: Some(Fingerprint([9; 32])),
+            ..Token::administrator()
         }
     }
 
@@ -185,9 +260,10 @@ mod tests {
             let altered = String::from_utf8(altered).unwrap();
             assert!(Token::verify(&altered, KEY, NOW).is_err(), "at={at}");
         }
-        for text in ["", "pando1.", "pando1.0", "pando1.zz", "pando2.00"] {
-            assert!(Token::verify(text, KEY, NOW).is_err());
+        for text in ["", "pando2.", "pando2.0", "pando2.zz", "pando3.00"] {
+            assert_eq!(Token::verify(text, KEY, NOW), Err(TokenError::Malformed));
         }
+        assert_eq!(Token::verify("pando1.00", KEY, NOW), Err(TokenError::Version));
     }
 
     #[test]

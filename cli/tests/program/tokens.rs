@@ -51,7 +51,7 @@ fn nothing_is_served_without_a_valid_token() {
     let said = status(&other.admin_token());
     assert!(said.contains("token of another file system, or altered"), "{said}");
     let forged = data.folder.path().join("forged");
-    fs::write(&forged, "pando1.00").unwrap();
+    fs::write(&forged, "pando2.00").unwrap();
     assert!(status(&forged).contains("malformed token"));
     fs::write(&forged, "").unwrap();
     assert!(status(&forged).contains("malformed token"));

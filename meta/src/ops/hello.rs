@@ -42,6 +42,9 @@ pub(crate) fn run(
         shared.refusals.note(&shown(&hello.client), &error.to_string());
         Fault::Refused(error.to_string())
     })?;
+    if !token.opens_sessions() {
+        return Err(Fault::Refused("this token is for status pages, not for files".into()));
+    }
     if hello.resume.is_none() {
         may_begin(shared, &token)?;
     }
