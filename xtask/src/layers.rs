@@ -20,17 +20,29 @@ const fn row(layer: u8, name: &'static str, uses: &'static [&'static str]) -> Ro
 }
 
 /// Everything a process is put together from: layers 0 to 3.
-const ROLES: &[&str] =
-    &["base", "fuse", "wire", "store", "meta", "coordinator", "client", "region", "mount", "bench"];
+const ROLES: &[&str] = &[
+    "base",
+    "fuse",
+    "tls",
+    "wire",
+    "store",
+    "meta",
+    "coordinator",
+    "client",
+    "region",
+    "mount",
+    "bench",
+];
 
 const TABLE: &[Row] = &[
     row(0, "base", &[]),
     row(0, "fuse", &[]),
+    row(0, "tls", &[]),
     row(1, "wire", &["base"]),
     row(1, "store", &["base"]),
     row(2, "meta", &["base", "wire", "store"]),
     row(2, "coordinator", &["base", "wire", "store"]),
-    row(2, "client", &["base", "wire", "store"]),
+    row(2, "client", &["base", "tls", "wire", "store"]),
     row(3, "region", &["base", "wire", "client"]),
     row(3, "mount", &["base", "wire", "fuse", "client"]),
     row(3, "bench", &["base", "fuse", "wire", "store", "client"]),
