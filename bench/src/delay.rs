@@ -34,7 +34,7 @@ use rustix::time::{
 use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, duplex, split, unix::AsyncFd,
 };
-use wire::{Dial, Stream};
+use wire::{Dial, Dialled};
 
 use crate::{draws::Draws, monotonic};
 
@@ -94,11 +94,15 @@ impl Way {
 }
 
 impl Dial for Delayed {
-    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(
+        &'a self,
+        address: &'a str,
+        server: Option<u16>,
+    ) -> BoxFuture<'a, io::Result<Dialled>> {
         Box::pin(async move {
-            let stream = self.network.dial(address).await?;
+            let Dialled { stream, binding } = self.network.dial(address, server).await?;
             if self.each_way.is_zero() && self.jitter.is_zero() {
-                return Ok(stream);
+                return Ok(Dialled { stream, binding });
             }
             let number = self.dialled.fetch_add(1, Ordering::Relaxed);
             let way = |direction: u64| {
@@ -113,7 +117,7 @@ impl Dial for Delayed {
             // Both tasks end with the connection: its loss is seen at both ends.
             tokio::spawn(carry(sent, outgoing, way(0)));
             tokio::spawn(carry(incoming, received, way(1)));
-            Ok(Box::new(near) as Box<dyn Stream>)
+            Ok(Dialled { stream: Box::new(near), binding })
         })
     }
 }
@@ -215,9 +219,9 @@ mod tests {
     struct Pipe(Mutex<Option<DuplexStream>>);
 
     impl Dial for Pipe {
-        fn dial<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        fn dial<'a>(&'a self, _: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
             let stream = self.0.lock().take().unwrap();
-            Box::pin(async move { Ok(Box::new(stream) as Box<dyn Stream>) })
+            Box::pin(async move { Ok(Dialled::plain(stream)) })
         }
     }
 
@@ -229,7 +233,7 @@ mod tests {
         runtime.block_on(async {
             let (here, there) = duplex(READ_BYTES);
             let pipe = Arc::new(Pipe(Mutex::new(Some(here))));
-            test(Delayed::new(pipe, round_trip).dial("").await.unwrap(), there).await;
+            test(Delayed::new(pipe, round_trip).dial("", None).await.unwrap().stream, there).await;
         });
     }
 
@@ -285,7 +289,7 @@ mod tests {
             let pipe = Arc::new(Pipe(Mutex::new(Some(here))));
             let network = Delayed::new(pipe, Duration::ZERO);
             let network = network.with_jitter(Duration::from_micros(300), 1);
-            let mut near = network.dial("").await.unwrap();
+            let mut near = network.dial("", None).await.unwrap().stream;
             let write = async {
                 for number in 0u8..200 {
                     near.write_all(&[number]).await.unwrap();

@@ -63,7 +63,7 @@ pub(crate) struct Child {
     /// Held, so that what it prints later has somewhere to go.
     _said: BufReader<ChildStdout>,
     address: String,
-    /// Address of the status page.
+    /// URL of the status page.
     page: Option<String>,
     /// Whether the end of the process was reported.
     told: bool,
@@ -98,11 +98,11 @@ impl Child {
         // `serving NAME at HOST:PORT, ...`
         let address = line.rsplit_once(" at ").map_or("", |(_, rest)| rest);
         let address = address.split(',').next().unwrap_or_default().trim().to_owned();
-        let page = line.split_once("status page http://").map(|(_, page)| page.trim().to_owned());
+        let page = line.split_once("status page ").map(|(_, page)| page.trim().to_owned());
         // The child must be found at the same address when it is started again.
         program.with("--listen", &address);
         if let Some(page) = &page {
-            program.with("--http", page);
+            program.with("--http", page.rsplit('/').next().unwrap_or(page));
         }
         let pid = process.id().unwrap_or_default();
         Ok(Child { program, process, pid, _said: said, address, page, told: false })
@@ -127,7 +127,7 @@ impl Child {
 
     /// Address of the status page, for people: empty, or an item of a list.
     pub(crate) fn page(&self) -> String {
-        self.page.as_ref().map_or_else(String::new, |page| format!("status page http://{page}, "))
+        self.page.as_ref().map_or_else(String::new, |page| format!("status page {page}, "))
     }
 
     /// Process number and log, for people.

@@ -1,10 +1,14 @@
 //! Reaching a server: which one, with which token, and how long to wait for it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use base::Cred;
-use client::{Client, Config};
+use client::{Client, Config, Connector, Encryption, Tcp, Trust};
 use futures::future::join_all;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -24,19 +28,85 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before an unreachable server is asked again.
 const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
-/// The option that names a token.
+/// Options that say with which token to come, and how servers are known.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct TokenArgs {
     /// File with the token [default: ~/.config/pando/token].
     #[arg(long, env = "PANDO_TOKEN_FILE", value_name = "FILE")]
     token: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
+}
+
+/// Options that say which connections are encrypted, and whom to trust.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct TlsArgs {
+    /// Encrypt connections to this machine, too. Those to other machines always are.
+    #[arg(long)]
+    pub(crate) tls: bool,
+    /// PEM file with the authorities that certify the servers' hosts, where servers have
+    /// certificates of your own [default: the authority that the token names].
+    #[arg(long, env = "PANDO_TLS_CA", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Encrypt nothing: the token and all data can be read on the way. For networks where nobody
+    /// else listens.
+    #[arg(long, conflicts_with_all = ["tls", "tls_ca"])]
+    pub(crate) insecure: bool,
+}
+
+impl TlsArgs {
+    /// The network of a client with this token.
+    fn network(&self, token: &str) -> anyhow::Result<Tcp> {
+        if self.insecure {
+            return Ok(Tcp::new(Encryption::Never));
+        }
+        let connector = match &self.tls_ca {
+            Some(file) => Some(Connector::new(Trust::read(file)?)?),
+            None => client::connector_of(token),
+        };
+        let always = self.tls.then_some(());
+        let encryption = match (always, connector) {
+            (Some(()), Some(connector)) => Encryption::Always(connector),
+            (Some(()), None) => bail!(
+                "--tls: the token does not say by which authority to know the servers; take a \
+                 token that does, or give --tls-ca FILE"
+            ),
+            (None, connector) => Encryption::Elsewhere(connector),
+        };
+        Ok(Tcp::new(encryption))
+    }
+}
+
+/// A token, and the network on which it is shown.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    token: String,
+    network: Tcp,
+}
+
+impl Credentials {
+    /// The credentials of a token, whose authority tells the servers.
+    pub(crate) fn of(token: String) -> Credentials {
+        Credentials { network: Tcp::of_token(&token), token }
+    }
+
+    /// The credentials of the token in a file.
+    pub(crate) fn read(file: &Path) -> anyhow::Result<Credentials> {
+        Credentials::read_for(file, &TlsArgs::default())
+    }
+
+    /// The credentials of the token in a file, to be shown as the options say.
+    pub(crate) fn read_for(file: &Path, tls: &TlsArgs) -> anyhow::Result<Credentials> {
+        let token = data::read_token(file)?;
+        Ok(Credentials { network: tls.network(&token)?, token })
+    }
 }
 
 impl TokenArgs {
-    /// The token, as text.
-    pub(crate) fn read(&self) -> anyhow::Result<String> {
+    /// The token, and how it is shown.
+    pub(crate) fn read(&self) -> anyhow::Result<Credentials> {
         if let Some(file) = &self.token {
-            return data::read_token(file);
+            return Credentials::read_for(file, &self.tls);
         }
         let none =
             "no token: give --token FILE, set PANDO_TOKEN_FILE, or put it in ~/.config/pando/token";
@@ -45,7 +115,7 @@ impl TokenArgs {
         if !file.exists() {
             return Err(anyhow!(none));
         }
-        data::read_token(&file)
+        Credentials::read_for(&file, &self.tls)
     }
 }
 
@@ -66,10 +136,12 @@ pub(crate) struct Servers(pub(crate) Vec<String>);
 
 /// Configuration of a client; `purpose` is shown with the session. The client acts as root, or as
 /// the only user that the token lets act.
-pub(crate) fn config(servers: Vec<String>, token: String, purpose: &str) -> Config {
+pub(crate) fn config(servers: Vec<String>, credentials: Credentials, purpose: &str) -> Config {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let Credentials { token, network } = credentials;
     let only = only_user(&token);
     let mut config = Config::new(servers, token);
+    config.dial = Arc::new(network);
     config.cred = only.unwrap_or(config.cred);
     config.client_name = format!("{host} pid {} {purpose}", std::process::id());
     config
@@ -214,7 +286,7 @@ pub(crate) enum Place {
 
 /// Tells the two apart: what exists as a directory is one.
 pub(crate) fn place(text: &str) -> anyhow::Result<Place> {
-    if std::path::Path::new(text).is_dir() {
+    if Path::new(text).is_dir() {
         return Ok(Place::Directory(PathBuf::from(text)));
     }
     match servers(text) {

@@ -6,6 +6,7 @@
 //! DIR/blocks/       contents of files, unless they are elsewhere
 //! DIR/signing.key   signs tokens; secret
 //! DIR/admin.token   the administrator's token; secret
+//! DIR/ca.pem        the certificate of the file system's authority, for browsers and scrapers
 //! DIR/member        the number that a server drew before it joined a cluster
 //! DIR/coordinator   where a server that has joined was told that the coordinator is
 //! DIR/address       where the server listens, while it runs
@@ -37,7 +38,7 @@ use store::{
     Blocks, BlocksConfig, Compression, LogTail, RocksConfig, RocksEngine,
     stable::{sync_above, sync_folder},
 };
-use wire::{Joined, Token};
+use wire::{Fingerprint, Joined, Token, TokenError};
 
 pub(crate) use self::kept::{Kept, KeptAddress};
 use crate::system::{self, SystemRandom, secret};
@@ -60,6 +61,7 @@ const META: &str = "meta";
 const BLOCKS: &str = "blocks";
 const SIGNING_KEY: &str = "signing.key";
 const ADMIN_TOKEN: &str = "admin.token";
+const AUTHORITY: &str = "ca.pem";
 const MEMBER: &str = "member";
 const COORDINATOR: &str = "coordinator";
 const ADDRESS: &str = "address";
@@ -319,7 +321,7 @@ impl Filling {
     fn finish(self, name: &str, server: Option<u16>) -> anyhow::Result<()> {
         let Filling { path, engine, url, compression, key, .. } = self;
         drop(engine);
-        let token = Token::administrator().sign(&key);
+        let token = of_administrator(&key)?.sign(&key);
         write_private(&path, ADMIN_TOKEN, format!("{token}\n").as_bytes())?;
         let compression = (compression != Compression::None).then(|| compression.to_string());
         let name = name.to_owned();
@@ -511,6 +513,33 @@ impl DataDir {
         write_addresses(&self.path.join(ADDRESS), addresses)
     }
 
+    /// Writes the certificate of the file system's authority, unless the directory has it.
+    pub(crate) fn write_authority(&self, pem: &str) -> anyhow::Result<()> {
+        if self.path.join(AUTHORITY).exists() {
+            return Ok(());
+        }
+        replace(&self.path, AUTHORITY, pem.as_bytes())
+            .with_context(|| format!("cannot write {}", self.path.join(AUTHORITY).display()))
+    }
+
+    /// Replaces an administrator's token that a program of before has made, which no server takes.
+    pub(crate) fn renew_admin_token(&self) -> anyhow::Result<()> {
+        let file = self.path.join(ADMIN_TOKEN);
+        let Ok(text) = read_token(&file) else { return Ok(()) };
+        if Token::unverified(&text) != Err(TokenError::Version) {
+            return Ok(());
+        }
+        let key = signing_key(&self.path)?;
+        let token = of_administrator(&key)?.sign(&key);
+        fs::remove_file(&file)
+            .map_err(anyhow::Error::from)
+            .and_then(|()| write_private(&self.path, ADMIN_TOKEN, format!("{token}\n").as_bytes()))
+            .with_context(|| format!("cannot renew {}", file.display()))?;
+        let file = file.display();
+        tracing::warn!(%file, "a new administrator's token: tokens of earlier versions have ended");
+        Ok(())
+    }
+
     /// The server listens no more.
     pub(crate) fn remove_address(&self) {
         // No other program relies on this file.
@@ -530,6 +559,17 @@ pub(crate) fn signing_key(path: &Path) -> anyhow::Result<Vec<u8>> {
     read_about(path)?;
     let file = path.join(SIGNING_KEY);
     fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// The administrator's token of the file system with this key.
+fn of_administrator(signing_key: &[u8]) -> anyhow::Result<Token> {
+    let authority = Some(authority_of(signing_key)?);
+    Ok(Token { authority, ..Token::administrator() })
+}
+
+/// The authority that certifies the servers of the file system with this key.
+pub(crate) fn authority_of(signing_key: &[u8]) -> anyhow::Result<Fingerprint> {
+    Ok(Fingerprint(tls::Authority::derive(signing_key)?.fingerprint()))
 }
 
 fn read_about(path: &Path) -> anyhow::Result<About> {

@@ -3,19 +3,22 @@
 //! there.
 //!
 //! The page has a thread of its own, so that no scrape delays a request. It only reads, takes
-//! everything from `Server::status` and `Server::load`, and names no path: every client that
-//! reaches it may read it.
+//! everything from `Server::status` and `Server::load`, and names no path: every program of this
+//! machine may read it. Readers on other machines come with TLS and a token ([`readers`]).
 
 mod help;
 mod json;
+mod links;
 mod metrics;
+mod readers;
 
-use std::{net::TcpListener, time::Duration};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     extract::State,
     http::{HeaderName, StatusCode, header},
+    middleware,
     response::{Html, IntoResponse},
     routing::get,
 };
@@ -23,6 +26,12 @@ use futures::FutureExt as _;
 use meta::Server;
 use tokio::{runtime::Runtime, sync::watch};
 use wire::{Load, Standing};
+
+use self::{
+    links::Links,
+    readers::{Reader, Readers},
+};
+use crate::admission::Admission;
 
 /// The page: one file without anything from elsewhere.
 const PAGE: &str = include_str!("http/page.html");
@@ -43,17 +52,29 @@ pub(crate) enum Phase {
 
 type Phases = watch::Receiver<Phase>;
 
+/// Where the page is, and who may read it.
+pub(crate) struct Listening {
+    pub(crate) listener: TcpListener,
+    pub(crate) admission: Admission,
+    /// The key of the tokens that readers on other machines need; `None`: they need none.
+    pub(crate) token_key: Option<Vec<u8>>,
+}
+
 /// Serves the page for as long as the sender of `phases` lives.
-pub(crate) fn run(runtime: &Runtime, listener: TcpListener, mut phases: Phases) {
+pub(crate) fn run(runtime: &Runtime, listening: Listening, mut phases: Phases) {
+    let Listening { listener, admission, token_key } = listening;
+    let readers = Arc::new(Readers { token_key });
     let routes = Router::new()
         .route("/", get(page))
         .route("/status.json", get(status))
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(phases.clone());
+        .with_state(phases.clone())
+        .layer(middleware::from_fn_with_state(readers, readers::check))
+        .into_make_service_with_connect_info::<Reader>();
     let served = runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let listener = Links::start(tokio::net::TcpListener::from_std(listener)?, admission);
         tokio::select! {
             served = axum::serve(listener, routes) => served,
             // A browser that reads a page now reads another.
@@ -170,6 +191,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Clear;
 
     #[test]
     fn what_others_chose_is_no_markup() {
@@ -199,7 +221,13 @@ mod tests {
         };
         let is = |code: &str, body: &str| (code.to_owned(), body.to_owned());
         std::thread::scope(|scope| {
-            scope.spawn(|| run(&runtime, listener, phases));
+            let authority = tls::Authority::derive(b"key").unwrap();
+            let names = tls::Names { server: 0, addresses: vec![], host: None };
+            let identity = authority.issue(&names, std::time::SystemTime::now()).unwrap();
+            let acceptor = tls::Acceptor::new(identity).unwrap();
+            let admission = Admission::new(acceptor, Clear::ThisMachine);
+            let listening = Listening { listener, admission, token_key: Some(vec![1]) };
+            scope.spawn(|| run(&runtime, listening, phases));
             for (now, named) in [(None, "starting"), (Some(Phase::Stopping), "stopping")] {
                 now.into_iter().for_each(|now| drop(phase.send_replace(now)));
                 assert_eq!(ask("/readyz"), is("503", named));

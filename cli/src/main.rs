@@ -8,7 +8,9 @@
 //! stderr, with its causes.
 
 mod accept;
+mod admission;
 mod block_trial;
+mod certificates;
 mod children;
 mod commands;
 mod connect;

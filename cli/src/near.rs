@@ -7,7 +7,7 @@
 
 use std::io;
 
-use client::{Dial, Stream};
+use client::{Dial, Dialled};
 use futures::future::{BoxFuture, ready};
 use tokio::{
     io::DuplexStream,
@@ -42,10 +42,10 @@ async fn serve(core: meta::Core, mut arrived: UnboundedReceiver<DuplexStream>) {
 }
 
 impl Dial for Near {
-    fn dial<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, _address: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let taken = self.streams.send(theirs);
-        let stream = taken.map(|()| Box::new(ours) as Box<dyn Stream>);
+        let stream = taken.map(|()| Dialled::plain(ours));
         Box::pin(ready(stream.map_err(|_| io::ErrorKind::ConnectionRefused.into())))
     }
 }

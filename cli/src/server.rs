@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use bench::Delayed;
-use client::SystemClock;
+use client::{Encryption, SystemClock, Tcp};
 use futures::FutureExt as _;
 use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
@@ -34,8 +34,10 @@ use tokio::{
 
 use crate::{
     accept::{Accepted, Acceptor, Slots},
+    admission::{Admission, Clear, Closed},
     block_trial,
-    data::{DataDir, Kept},
+    certificates::{self, Certificates, Files},
+    data::{self, DataDir, Kept},
     failure::usage,
     http::{self, Phase},
     near::Near,
@@ -64,6 +66,9 @@ pub(crate) struct Options {
     pub(crate) listen: Listen,
     /// Address of the status page; `None`: there is none.
     pub(crate) http: Option<Listen>,
+    pub(crate) tls: Tls,
+    /// Address at which others reach the server, if it is not the one that it listens on.
+    pub(crate) advertise: Option<String>,
     /// Addresses that the data directory keeps for later starts.
     pub(crate) kept: Kept,
     pub(crate) cores: NonZeroUsize,
@@ -120,16 +125,38 @@ pub(crate) struct Listen {
     pub(crate) address: String,
     /// When the address is taken, a free port will do.
     pub(crate) or_free_port: bool,
-    /// The address may be one that other machines reach.
+    /// Everybody may talk to it without encryption.
     pub(crate) insecure: bool,
     /// The address is that of the last start, as the data directory keeps it.
     pub(crate) is_kept: bool,
+}
+
+/// How connections are encrypted.
+#[derive(Debug, Default)]
+pub(crate) struct Tls {
+    /// Nobody talks in clear, this machine's programs neither.
+    pub(crate) only: bool,
+    /// The operator's own certificate; `None`: the file system's authority issues one.
+    pub(crate) files: Option<Files>,
+}
+
+impl Listen {
+    /// Who may talk to the address without encryption.
+    fn clear(&self, tls: &Tls) -> Clear {
+        match self.insecure {
+            true => Clear::Everybody,
+            false if tls.only => Clear::Nobody,
+            false => Clear::ThisMachine,
+        }
+    }
 }
 
 /// A server that is serving. It must be stopped, not dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) http: Option<SocketAddr>,
+    /// URL of the status page, if there is one.
+    pub(crate) page_url: Option<String>,
     /// Addresses that the directory keeps for later starts.
     kept: Kept,
     server: Server,
@@ -151,10 +178,10 @@ struct StatusPage {
 }
 
 impl StatusPage {
-    fn start(listener: TcpListener) -> anyhow::Result<StatusPage> {
+    fn start(listening: http::Listening) -> anyhow::Result<StatusPage> {
         let (phase, phases) = watch::channel(Phase::Starting);
         let runtime = runtime()?;
-        let thread = spawn("http".to_owned(), move || http::run(&runtime, listener, phases))?;
+        let thread = spawn("http".to_owned(), move || http::run(&runtime, listening, phases))?;
         Ok(StatusPage { phase: Some(phase), thread: Some(thread) })
     }
 
@@ -182,12 +209,31 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let page = options.http.as_ref().map(bind).transpose()?;
     let address = listener.local_addr()?;
     let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
+    data.renew_admin_token()?;
+    let certificates = certificates(&data, options, address)?;
+    let admit =
+        |listen: &Listen| Admission::new(certificates.acceptor(), listen.clear(&options.tls));
+    let admission = admit(&options.listen);
+    let page_url = options.http.as_ref().zip(http).map(|(listen, address)| {
+        let in_clear = match listen.clear(&options.tls) {
+            Clear::Everybody => true,
+            Clear::ThisMachine => address.ip().is_loopback(),
+            Clear::Nobody => false,
+        };
+        format!("{}://{address}", if in_clear { "http" } else { "https" })
+    });
+    let signing_key = data::signing_key(data.path())?;
+    let page = options.http.as_ref().zip(page).map(|(listen, listener)| http::Listening {
+        listener,
+        admission: admit(listen),
+        token_key: (!listen.insecure).then_some(signing_key),
+    });
     let page = page.map(StatusPage::start).transpose()?;
 
     let begun = Instant::now();
     let blocks = data.blocks()?;
     let trial = block_trial::run(&data.blocks()?)?;
-    let server = open(&data, blocks.clone(), options, address)?;
+    let server = open(&data, blocks.clone(), options, (address, &certificates))?;
     if let Err(cause) = trial {
         server.block_store_failed(&cause);
     }
@@ -197,8 +243,9 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let serving = Phase::Serving(server.clone());
     let kept = options.kept.clone();
     let mut running =
-        Running { address, http, kept, server, near, blocks, data, stop, threads, page };
-    let started = running.start_threads(options, (listener, connections), &stopped);
+        Running { address, http, page_url, kept, server, near, blocks, data, stop, threads, page };
+    let door = Door { listener, connections, admission, certificates };
+    let started = running.start_threads(options, door, &stopped);
     if let Some(page) = &running.page {
         page.tell(serving);
     }
@@ -211,7 +258,7 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
         version = env!("CARGO_PKG_VERSION"),
         data = %running.data.path().display(),
         %address,
-        page = http.map(|http| http.to_string()),
+        page = running.page_url,
         cores = options.cores,
         durability = ?options.durability,
         role = ?options.role,
@@ -273,7 +320,7 @@ impl Running {
     }
 
     fn write_address(&self) -> anyhow::Result<()> {
-        let page = self.http.map(|address| format!("http://{address}"));
+        let page = self.page_url.clone();
         let addresses: Vec<_> = std::iter::once(self.address.to_string()).chain(page).collect();
         self.data.write_address(&addresses)?;
         self.kept.write(self.data.path())
@@ -282,20 +329,23 @@ impl Running {
     fn start_threads(
         &mut self,
         options: &Options,
-        (listener, connections): (TcpListener, Slots),
+        door: Door,
         stopped: &watch::Receiver<bool>,
     ) -> anyhow::Result<()> {
         let (inboxes, outboxes): (Vec<_>, Vec<_>) =
             (0..options.cores.get()).map(|_| mpsc::unbounded_channel()).unzip();
         let server = self.server.clone();
-        let mut acceptor = Some(Acceptor { listener, connections, server, cores: inboxes });
+        let Door { listener, connections, admission, certificates } = door;
+        let acceptor = Acceptor { listener, connections, server, cores: inboxes };
+        let mut first = Some((acceptor, certificates));
         for (index, connections) in outboxes.into_iter().enumerate() {
             let core = Core {
                 server: self.server.clone(),
                 index,
                 member: self.data.server().map(|_| self.data.path().to_owned()),
                 connections,
-                acceptor: acceptor.take(),
+                admission: admission.clone(),
+                first: first.take(),
                 stopped: stopped.clone(),
             };
             let runtime = runtime()?;
@@ -303,6 +353,31 @@ impl Running {
         }
         Ok(())
     }
+}
+
+/// The way in to a server.
+struct Door {
+    listener: TcpListener,
+    connections: Slots,
+    admission: Admission,
+    certificates: Certificates,
+}
+
+/// The certificate of the server that listens at `address`. The file system's authority is written
+/// to the directory, for programs that must know it.
+fn certificates(
+    data: &DataDir,
+    options: &Options,
+    address: SocketAddr,
+) -> anyhow::Result<Certificates> {
+    let key = data::signing_key(data.path())?;
+    let server = data.server().unwrap_or_default();
+    let names = certificates::names(server, address, options.advertise.as_deref());
+    let certificates = Certificates::open(&key, options.tls.files.as_ref(), names)?;
+    if let Some(pem) = certificates.authority_pem() {
+        data.write_authority(pem)?;
+    }
+    Ok(certificates)
 }
 
 fn spawn(
@@ -316,7 +391,7 @@ fn open(
     data: &DataDir,
     blocks: Blocks,
     options: &Options,
-    address: SocketAddr,
+    (address, certificates): (SocketAddr, &Certificates),
 ) -> anyhow::Result<Server> {
     let folder = data.blocks_folder();
     let usual = RocksConfig::default();
@@ -325,7 +400,7 @@ fn open(
     // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
     let engine = Arc::new(data.engine(&blocks, &store)?);
     let options = ServerOptions {
-        address: address.to_string(),
+        address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
         cores: options.cores.get() + usize::from(options.near),
         durability: options.durability,
         commit_interval: options.commit_interval,
@@ -337,7 +412,7 @@ fn open(
         }),
         process: Arc::new(system::process_status),
         limits: limits(data, options),
-        cluster: cluster(data, options, address)?,
+        cluster: cluster(data, options, (address, certificates))?,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     Server::open(engine, blocks, options, clock, random)
@@ -348,7 +423,7 @@ fn open(
 fn cluster(
     data: &DataDir,
     options: &Options,
-    address: SocketAddr,
+    (address, certificates): (SocketAddr, &Certificates),
 ) -> anyhow::Result<Option<ClusterOptions>> {
     let dir = data.path().display();
     let (coordinators, lease) = match (data.server(), &options.role) {
@@ -383,12 +458,17 @@ fn cluster(
             )));
         }
     };
-    if address.ip().is_unspecified() {
+    if address.ip().is_unspecified() && options.advertise.is_none() {
         return Err(usage(format!(
-            "other servers cannot reach {address}: give --listen an address of one interface"
+            "other servers cannot reach {address}: give --listen an address of one interface, or \
+             --advertise the address at which they reach this server"
         )));
     }
-    let dial = Arc::new(Delayed::new(Arc::new(client::Tcp), options.peer_rtt));
+    let encryption = match options.listen.insecure {
+        true => Encryption::Never,
+        false => certificates.encryption(options.tls.only),
+    };
+    let dial = Arc::new(Delayed::new(Arc::new(Tcp::new(encryption)), options.peer_rtt));
     Ok(Some(ClusterOptions {
         dial,
         coordinators,
@@ -443,14 +523,6 @@ fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
     let context = || format!("cannot listen on {}{kept}", listen.address);
     let addresses: Vec<SocketAddr> =
         listen.address.to_socket_addrs().with_context(context)?.collect();
-    if !listen.insecure
-        && let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback())
-    {
-        return Err(usage(format!(
-            "{open} can be reached from other machines, and what is sent is not encrypted; \
-             --insecure allows it"
-        )));
-    }
     let bound = TcpListener::bind(addresses.as_slice());
     let listener = match (bound, addresses.first()) {
         (Err(error), Some(first))
@@ -483,7 +555,9 @@ struct Core {
     /// The data directory, of a server of several.
     member: Option<PathBuf>,
     connections: mpsc::UnboundedReceiver<Accepted>,
-    acceptor: Option<Acceptor>,
+    admission: Admission,
+    /// Tasks that the first core has besides.
+    first: Option<(Acceptor, Certificates)>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -495,7 +569,8 @@ impl Core {
             let core = self.server.core(self.index);
             let executor = core.clone();
             tokio::task::spawn_local(async move { executor.run().await });
-            if let Some(acceptor) = self.acceptor.take() {
+            if let Some((acceptor, certificates)) = self.first.take() {
+                tokio::task::spawn_local(certificates.renew());
                 let background = core.clone();
                 tokio::task::spawn_local(async move { background.background().await });
                 tokio::task::spawn_local(acceptor.run());
@@ -503,7 +578,7 @@ impl Core {
                     tokio::task::spawn_local(note_boot(self.server.clone(), data));
                 }
             }
-            tokio::task::spawn_local(take_connections(core, self.connections));
+            tokio::task::spawn_local(take_connections(core, self.connections, self.admission));
             // The sender lives as long as the server.
             let _ = self.stopped.wait_for(|stopped| *stopped).await;
         });
@@ -522,18 +597,33 @@ async fn note_boot(server: Server, data: PathBuf) {
     }
 }
 
-async fn take_connections(core: meta::Core, mut connections: mpsc::UnboundedReceiver<Accepted>) {
+async fn take_connections(
+    core: meta::Core,
+    mut connections: mpsc::UnboundedReceiver<Accepted>,
+    admission: Admission,
+) {
     while let Some(Accepted { stream, slot }) = connections.recv().await {
         match prepare(stream) {
             Ok(stream) => {
-                let core = core.clone();
+                let (core, admission) = (core.clone(), admission.clone());
                 tokio::task::spawn_local(async move {
-                    core.serve(stream).await;
+                    match admission.admit(stream).await {
+                        Ok((link, binding)) => core.serve_bound(link, binding).await,
+                        Err(closed) => note_closed(&closed),
+                    }
                     drop(slot);
                 });
             }
             Err(error) => tracing::warn!(%error, "a connection was lost at once"),
         }
+    }
+}
+
+/// Logs why a connection was not served, as far as an operator can do something about it.
+fn note_closed(closed: &Closed) {
+    match closed {
+        Closed::InClear => tracing::warn!("{closed}"),
+        Closed::Handshake(_) | Closed::Ended(_) => tracing::debug!("{closed}"),
     }
 }
 

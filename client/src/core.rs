@@ -77,12 +77,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// TCP to these servers, the machine's clock and randomness, as the superuser, with caches on.
+    /// TCP to these servers, with TLS to other machines, the machine's clock and randomness, as the superuser, with caches on.
     #[must_use]
     pub fn new(addresses: Vec<String>, token: impl Into<String>) -> Config {
+        let token = token.into();
+        let dial = Arc::new(Tcp::of_token(&token));
         Config {
             addresses,
-            token: token.into(),
+            token,
             client_name: String::new(),
             cred: Cred::ROOT,
             kernel_checks: false,
@@ -95,7 +97,7 @@ impl Config {
             access_times: AccessTimes::Relative,
             resolution: Resolution::Speculative,
             cache_lease: None,
-            dial: Arc::new(Tcp),
+            dial,
             clock: Arc::new(SystemClock),
             random: Arc::new(SystemRandom::default()),
         }

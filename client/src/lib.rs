@@ -103,6 +103,7 @@ pub use filesystem::{COPY_BYTES_MAX, FileLock, FileSystem, Handle, Made, New, Un
 pub use fs::ReadDir;
 pub use fsck::Fsck;
 pub use system::{SystemClock, SystemRandom};
-pub use tcp::Tcp;
+pub use tcp::{Encryption, Tcp, connector_of};
+pub use tls::{Connector, Trust};
 pub use watch::{FileChange, News, NoPosition, Position, Watch, WatchOptions};
-pub use wire::{Change, Dial, Stream};
+pub use wire::{Binding, Change, Dial, Dialled, Stream};

@@ -33,6 +33,7 @@ use crate::{
     connection::{Connection, Ended},
     core::Core,
     route::Route,
+    tcp,
 };
 
 /// A server that is not reached, or does not answer, is given up after this, or earlier: see
@@ -80,7 +81,7 @@ pub(crate) struct Past {
 /// Why one attempt to open a session failed.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
-    #[error("cannot connect")]
+    #[error("cannot connect: {0}")]
     Stream(#[from] io::Error),
     #[error("server answers nonsense")]
     Frame(#[from] FrameError),
@@ -121,6 +122,10 @@ pub(crate) async fn open(
         let failed = match attempt(config, &address, past, complete, &mut claims).await {
             Ok(opened) => return Ok(opened),
             Err(Failed::Refused(reason)) => return Err(Error::refused(reason)),
+            // A session that was open outlasts a wrong certificate; nothing new begins with one.
+            Err(Failed::Stream(error)) if past.is_none() && tcp::is_distrust(&error) => {
+                return Err(Error::refused(format!("{address}: {error}")));
+            }
             Err(Failed::Elsewhere(map)) => {
                 elsewhere = root_address(&map);
                 sleep(pauses.draw(config.random.as_ref())).await;
@@ -146,6 +151,9 @@ pub(crate) async fn standing(config: &Config, address: &str) -> Result<Option<St
     match asked.await {
         Ok((Reply::Standing(standing), _)) => Ok(Some(standing)),
         Err(Failed::Refused(reason)) => Err(Error::refused(reason)),
+        Err(Failed::Stream(error)) if tcp::is_distrust(&error) => {
+            Err(Error::refused(format!("{address}: {error}")))
+        }
         Ok(_) | Err(_) => Ok(None),
     }
 }
@@ -210,7 +218,7 @@ struct Talk {
 impl Talk {
     async fn begin(config: &Config, address: &str, patience: Duration) -> Result<Talk, Failed> {
         let begun = async {
-            let mut stream = config.dial.dial(address).await?;
+            let mut stream = config.dial.dial(address, None).await?.stream;
             stream.write_all(&opening()).await?;
             Ok(Talk { stream, inbox: BytesMut::new(), calls: 0, patience })
         };

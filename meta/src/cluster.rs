@@ -22,7 +22,7 @@ use parking_lot::RwLock;
 use sha2::Sha256;
 use store::Engine;
 use tokio::time::Instant;
-use wire::{Dial, PeerHello};
+use wire::{Binding, Dial, PeerHello};
 
 use self::member::Member;
 use crate::{
@@ -283,6 +283,8 @@ pub(crate) struct Visit {
     pub(crate) to: u16,
     /// The challenge of the visited server, which it gives to this connection only.
     pub(crate) challenge: u128,
+    /// The value that only the two ends of the connection know, if it is encrypted.
+    pub(crate) binding: Option<Binding>,
 }
 
 impl Visit {
@@ -290,6 +292,9 @@ impl Visit {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(signing_key).expect("HMAC takes keys of any length");
         mac.update(&hello.proven(self.uuid, self.to, self.challenge));
+        if let Some(binding) = self.binding {
+            mac.update(&binding);
+        }
         mac
     }
 
@@ -311,13 +316,15 @@ mod tests {
 
     #[test]
     fn only_who_has_the_key_of_the_file_system_comes_as_a_server() {
-        let visit = Visit { uuid: 7, to: 1, challenge: 5 };
+        let visit = Visit { uuid: 7, to: 1, challenge: 5, binding: Some([4; 32]) };
         let said = visit.prove(b"key", PeerHello { from: 2, run: 99, proof: Bytes::new() });
         assert!(visit.is_proven(b"key", &said));
         assert!(!visit.is_proven(b"other", &said));
         assert!(!Visit { uuid: 8, ..visit }.is_proven(b"key", &said));
         assert!(!Visit { to: 0, ..visit }.is_proven(b"key", &said));
         assert!(!Visit { challenge: 6, ..visit }.is_proven(b"key", &said));
+        assert!(!Visit { binding: Some([5; 32]), ..visit }.is_proven(b"key", &said));
+        assert!(!Visit { binding: None, ..visit }.is_proven(b"key", &said));
         assert!(!visit.is_proven(b"key", &PeerHello { from: 1, ..said }));
     }
 }

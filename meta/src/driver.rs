@@ -457,7 +457,9 @@ fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<
     }
     let (uuid, to) = (shared.config.uuid, cluster.me);
     let challenge = connection.take_challenge().ok_or_else(stranger)?;
-    if !(Visit { uuid, to, challenge }).is_proven(&shared.config.signing_key, hello) {
+    if !(Visit { uuid, to, challenge, binding: connection.binding() })
+        .is_proven(&shared.config.signing_key, hello)
+    {
         return Err(stranger());
     }
     connection.is_of_peer(hello.from, hello.run);

@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     time::Instant,
 };
-use wire::{Answer, FrameError, ReplyHeader, Request, RequestHeader, frame};
+use wire::{Answer, Binding, FrameError, ReplyHeader, Request, RequestHeader, frame};
 
 use crate::{
     Core,
@@ -25,7 +25,7 @@ use crate::{
     server::Counters,
     txn::sessions,
 };
-use connection::Connection;
+use connection::{Connection, Origin};
 
 /// Most bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -43,19 +43,32 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
 impl Core {
     /// Serves a connection until it ends. The future stays on this core.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        self.serve_it(stream, false).await;
+        self.serve_it(stream, Origin::Network(None)).await;
+    }
+
+    /// Like [`Core::serve`]; only the two ends of an encrypted connection know `binding`.
+    pub async fn serve_bound(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        binding: Option<Binding>,
+    ) {
+        self.serve_it(stream, Origin::Network(binding)).await;
     }
 
     /// Like [`Core::serve`], for a client in this process that reaches the store of blocks itself.
     pub async fn serve_near(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        self.serve_it(stream, true).await;
+        self.serve_it(stream, Origin::Near).await;
     }
 
-    async fn serve_it(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, near: bool) {
+    async fn serve_it(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        origin: Origin,
+    ) {
         Counters::add(&self.inner.shared.counters.connections);
         let counts = self.inner.counts();
         counts.connections.add(1);
-        let connection = Rc::new(Connection::new(self.inner.index(), near));
+        let connection = Rc::new(Connection::new(self.inner.index(), origin));
         let (read, write) = tokio::io::split(stream);
         tokio::select! {
             biased;

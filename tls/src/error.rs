@@ -73,7 +73,7 @@ impl Error {
                 Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => Error::NotYet,
                 Certificate::UnknownIssuer | Certificate::BadSignature => Error::Stranger,
                 Certificate::NotValidForNameContext { expected, presented } => Error::OtherName {
-                    found: presented.join(", "),
+                    found: presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
                     wanted: expected.to_str().into_owned(),
                 },
                 _ => Error::Failed(error.clone()),
@@ -87,6 +87,12 @@ impl Error {
             _ => Error::Failed(error.clone()),
         }
     }
+}
+
+/// A name without the kind that the library writes before it: `DnsName("host")`.
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.map_or(name, |inner| inner.trim_matches('"'))
 }
 
 impl From<Error> for io::Error {

@@ -11,7 +11,7 @@ use std::{
 };
 
 const PAGE: &str = "docs/DESIGN.md";
-const FOLDERS: [&str; 3] = ["meta/src", "client/src", "mount/src"];
+const FOLDERS: [&str; 4] = ["meta/src", "client/src", "mount/src", "tls/src"];
 
 /// A file and the name of a constant in it.
 type Place = (String, String);

@@ -14,7 +14,8 @@ use clap::value_parser;
 use super::{format, serve};
 use crate::{
     children::{Child, Program},
-    connect, data, output, server,
+    connect::{self, Credentials, TlsArgs},
+    data, output, server,
     signals::Stop,
 };
 
@@ -51,6 +52,10 @@ pub(crate) struct Args {
     /// Mount the file system there as well.
     #[arg(long, value_name = "MOUNTPOINT")]
     mount: Option<PathBuf>,
+    /// Encrypt everything, as between machines: the servers start with --tls, and clients need
+    /// --tls as well.
+    #[arg(long)]
+    tls: bool,
     /// Restart a process that has ended, whatever the reason.
     #[arg(long)]
     restart: bool,
@@ -105,7 +110,8 @@ impl Cluster<'_> {
                     .arg(mountpoint)
                     .arg("--foreground")
                     .arg("--token")
-                    .arg(self.token());
+                    .arg(self.token())
+                    .args(self.args.tls.then_some("--tls").into_iter());
             self.mount = Some(Child::start(program).await?);
         }
         self.announce()?;
@@ -159,6 +165,7 @@ impl Cluster<'_> {
             .arg(server::port_after(&self.args.listen, server)?)
             .arg("--cores")
             .arg(self.args.cores.to_string())
+            .args(self.args.tls.then_some("--tls").into_iter())
             .args(self.args.serve_options.split_whitespace());
         let program = if self.args.serve_options.contains("--http") {
             program
@@ -183,12 +190,13 @@ impl Cluster<'_> {
 
     /// Returns when all servers have leases.
     async fn ready(&self) -> anyhow::Result<()> {
-        let token = data::read_token(&self.token())?;
+        let tls = TlsArgs { tls: self.args.tls, ..TlsArgs::default() };
+        let credentials = Credentials::read_for(&self.token(), &tls)?;
         let all = async {
             loop {
                 // Anew each time: who came before the cluster was complete is to come again.
                 let servers = vec![self.servers[0].address().to_owned()];
-                let config = connect::config(servers, token.clone(), "pando dev");
+                let config = connect::config(servers, credentials.clone(), "pando dev");
                 let client = connect::connect_incomplete(config).await?;
                 let status = client.cluster().await?;
                 client.close().await?;
@@ -215,9 +223,10 @@ impl Cluster<'_> {
         let (servers, token) = (self.servers.len(), self.token());
         let noun = if servers == 1 { "server" } else { "servers" };
         text += &format!(
-            "serving {servers} {noun} at {} with token {}\n",
+            "serving {servers} {noun} at {} with token {}{}\n",
             self.addresses(),
-            token.display()
+            token.display(),
+            if self.args.tls { " and --tls" } else { "" }
         );
         output::print(&text)
     }

@@ -41,8 +41,8 @@ struct MountArgs {
     servers: String,
     /// Where to mount it.
     mountpoint: PathBuf,
-    /// Options of `pando mount -o`, those of mount(8), token=FILE and log=FILE, separated by
-    /// commas. All users are let in unless noallow_other is among them; set-id bits have effect and
+    /// Options of `pando mount -o`, those of mount(8), token=FILE, log=FILE, tls, tls_ca=FILE and
+    /// insecure, separated by commas. All users are let in unless noallow_other is among them; set-id bits have effect and
     /// devices can be opened unless nosuid and nodev are.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
@@ -148,6 +148,7 @@ fn mount(args: &MountArgs) -> anyhow::Result<Command> {
     if let Some(log) = options.log {
         command.arg("--log").arg(log);
     }
+    command.args(options.encryption);
     if !options.ours.is_empty() {
         command.arg("-o").arg(options.ours.join(","));
     }
@@ -178,6 +179,8 @@ fn this_program() -> anyhow::Result<OsString> {
 struct Sorted {
     token: Option<String>,
     log: Option<String>,
+    /// Options of `pando mount` that say which connections are encrypted.
+    encryption: Vec<String>,
     /// For `pando mount -o`.
     ours: Vec<String>,
     /// All that the kernel knows, for a remount.
@@ -221,6 +224,10 @@ fn sort_options(list: &str, sloppy: bool) -> anyhow::Result<Sorted> {
         match option.split_once('=') {
             Some(("token", file)) => sorted.token = Some(file.to_owned()),
             Some(("log", file)) => sorted.log = Some(file.to_owned()),
+            Some(("tls_ca", file)) => sorted.encryption.push(format!("--tls-ca={file}")),
+            None if matches!(option, "tls" | "insecure") => {
+                sorted.encryption.push(format!("--{option}"));
+            }
             _ if option == "noallow_other" => allow_other = false,
             _ if option == "allow_other" => allow_other = true,
             _ => match mount::Options::default().set(option) {
@@ -274,6 +281,9 @@ mod tests {
         let sorted = sort_options("noallow_other,log=/var/log/p", false).unwrap();
         assert_eq!(sorted.ours, ["suid", "dev"]);
         assert_eq!(sorted.log.as_deref(), Some("/var/log/p"));
+        let sorted = sort_options("noallow_other,tls,tls_ca=/etc/ca.pem", false).unwrap();
+        assert_eq!(sorted.ours, ["suid", "dev"]);
+        assert_eq!(sorted.encryption, ["--tls", "--tls-ca=/etc/ca.pem"]);
     }
 
     #[test]

@@ -13,11 +13,12 @@ use clap::ValueEnum;
 use wire::{Join, Joined};
 
 use crate::{
-    connect::{self, Servers},
+    certificates,
+    connect::{self, Credentials, Servers, TlsArgs},
     data::{self, Joining, Kept, KeptAddress},
     failure::usage,
     notify, output,
-    server::{self, Listen, Options, Role, Running},
+    server::{self, Listen, Options, Role, Running, Tls},
     serving::Serving,
     signals::Stop,
     trace::TraceArgs,
@@ -41,8 +42,8 @@ const CLUSTER_LEASE_MAX: Duration = Duration::from_secs(600);
 /// --coordinator and the others with --join.
 ///
 /// The directory keeps the role of the server, the address of the coordinator, and --listen,
-/// --http, --insecure and --cluster-lease as they were last given: `pando serve --data DIR` starts
-/// the server again. All other options must be given at each start.
+/// --http, --advertise, --cluster-lease and the options of encryption as they were last given:
+/// `pando serve --data DIR` starts the server again. All other options must be given at each start.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The data directory, made by `pando format`; of a server that joins: missing or empty.
@@ -125,13 +126,52 @@ pub(crate) struct ServeArgs {
     /// Limit of sessions per token, except administrators' tokens; clients beyond it wait.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     sessions_per_token: usize,
-    /// Allow addresses that other machines reach, although nothing is encrypted.
-    #[arg(long)]
-    insecure: bool,
+    #[command(flatten)]
+    encryption: EncryptionArgs,
     #[command(flatten)]
     compared: Compared,
     #[command(flatten)]
     trace: TraceArgs,
+}
+
+/// How connections are encrypted. Those of other machines are, with a certificate that the server
+/// issues to itself, and programs of this machine may talk in clear.
+#[derive(Debug, clap::Args)]
+struct EncryptionArgs {
+    /// Let nobody talk in clear, programs of this machine neither.
+    #[arg(long, conflicts_with = "insecure")]
+    tls: bool,
+    /// PEM file with a certificate of your own for this host, and those of intermediate authorities
+    /// after it. The file is read again when it changes [default: the file system's own authority
+    /// issues one].
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with the certificate's key.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// PEM file with the authorities by which the server knows the others of its cluster. Clients
+    /// need the file, too (--tls-ca).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// Let everybody talk in clear, and talk to other servers so: tokens and data can be read on
+    /// the way. For networks where nobody else listens.
+    #[arg(long)]
+    insecure: bool,
+    /// Show the status page to everybody, in clear and without a token.
+    #[arg(long)]
+    http_insecure: bool,
+    /// Address at which clients and other servers reach this one, where it listens on another, such
+    /// as 0.0.0.0 [default: what DIR keeps of the last start, or that of --listen].
+    #[arg(long, value_name = "HOST:PORT", value_parser = one_address)]
+    advertise: Option<String>,
+}
+
+/// Parses one address, for clap.
+fn one_address(text: &str) -> Result<String, String> {
+    match &connect::servers(text)?.0[..] {
+        [address] => Ok(address.clone()),
+        _ => Err("must be one HOST:PORT".to_owned()),
+    }
 }
 
 /// Options for comparisons of benchmarks. People have no use for them.
@@ -204,17 +244,22 @@ impl ServeArgs {
     /// others.
     pub(crate) fn kept(&self, data: &Path) -> anyhow::Result<Kept> {
         let kept = Kept::read(data)?;
-        let keep = |given: Option<&String>, kept: Option<KeptAddress>| match (given, kept) {
-            (Some(given), _) => {
-                Some(KeptAddress { address: given.clone(), insecure: self.insecure })
-            }
-            (None, kept) => {
-                kept.map(|kept| KeptAddress { insecure: kept.insecure || self.insecure, ..kept })
-            }
+        let keep = |given: Option<&String>, insecure: bool, kept: Option<KeptAddress>| match given {
+            Some(given) => Some(KeptAddress { address: given.clone(), insecure }),
+            None => kept.map(|kept| KeptAddress { insecure: kept.insecure || insecure, ..kept }),
         };
+        let encryption = &self.encryption;
+        let EncryptionArgs { tls_cert, tls_key, tls_ca, .. } = encryption;
+        let files =
+            certificates::files(tls_cert.as_deref(), tls_key.as_deref(), tls_ca.as_deref())?;
+        // With a new address, how it is to be encrypted is said anew.
+        let anew = self.listen.is_some();
         Ok(Kept {
-            listen: keep(self.listen.as_ref(), kept.listen),
-            http: keep(self.http.as_ref(), kept.http),
+            listen: keep(self.listen.as_ref(), encryption.insecure, kept.listen),
+            http: keep(self.http.as_ref(), encryption.http_insecure, kept.http),
+            advertise: encryption.advertise.clone().or(kept.advertise.filter(|_| !anew)),
+            tls: encryption.tls || (kept.tls && !anew && !encryption.insecure),
+            certificate: files.or(kept.certificate.filter(|_| !anew)),
             ..kept
         })
     }
@@ -222,18 +267,22 @@ impl ServeArgs {
     /// How to serve, at addresses that are given or `kept`. Within `up`, where an address is not
     /// given and the other one is taken, a free port will do, and the mount has a core beside it.
     pub(crate) fn options(&self, kept: &Kept, up: bool) -> Options {
-        let listen = |given: bool, kept: Option<&KeptAddress>, default: &str| Listen {
-            address: kept.map_or(default, |kept| &kept.address).to_owned(),
-            or_free_port: up && !given,
-            insecure: kept.map_or(self.insecure, |kept| kept.insecure),
-            is_kept: !given && kept.is_some(),
-        };
+        let listen =
+            |given: bool, kept: Option<&KeptAddress>, insecure: bool, default: &str| Listen {
+                address: kept.map_or(default, |kept| &kept.address).to_owned(),
+                or_free_port: up && !given,
+                insecure: kept.map_or(insecure, |kept| kept.insecure),
+                is_kept: !given && kept.is_some(),
+            };
+        let EncryptionArgs { insecure, http_insecure, .. } = self.encryption;
         let available = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let cores = NonZeroUsize::new((available / 2).min(CORES_MAX)).unwrap_or(NonZeroUsize::MIN);
         Options {
-            listen: listen(self.listen.is_some(), kept.listen.as_ref(), LISTEN),
-            http: Some(listen(self.http.is_some(), kept.http.as_ref(), HTTP))
+            listen: listen(self.listen.is_some(), kept.listen.as_ref(), insecure, LISTEN),
+            http: Some(listen(self.http.is_some(), kept.http.as_ref(), http_insecure, HTTP))
                 .filter(|http| http.address != HTTP_OFF),
+            tls: Tls { only: kept.tls, files: kept.certificate.clone() },
+            advertise: kept.advertise.clone(),
             kept: kept.clone(),
             cores: self.cores.unwrap_or(cores),
             near: up,
@@ -292,12 +341,15 @@ impl ClusterArgs {
                 "the first --join needs --token-file with the administrator's token",
             ));
         };
-        let token = data::read_token(token)?;
+        let ca = options.tls.files.as_ref().map(|files| files.ca.clone());
+        let tls = TlsArgs { tls: options.tls.only, tls_ca: ca, insecure: options.listen.insecure };
+        let credentials = Credentials::read_for(token, &tls)?;
         // A place in the cluster is given once.
         server::try_listen(options)?;
         let joining = Joining::begin(data)?;
-        let join = Join { address: options.listen.address.clone(), member: joining.member() };
-        let (servers, joined) = match ask_to_join(&coordinators, token, join).await {
+        let address = options.advertise.as_ref().unwrap_or(&options.listen.address).clone();
+        let join = Join { address, member: joining.member() };
+        let (servers, joined) = match ask_to_join(&coordinators, credentials, join).await {
             Err(error) if connect::is_refusal(&error) => {
                 if let Err(left) = joining.withdraw() {
                     let data = data.display();
@@ -316,10 +368,10 @@ impl ClusterArgs {
 /// Asks the coordinator for a place; returns the number of servers, and the answer.
 async fn ask_to_join(
     coordinators: &[String],
-    token: String,
+    credentials: Credentials,
     join: Join,
 ) -> anyhow::Result<(u16, Joined)> {
-    let config = connect::config(coordinators.to_owned(), token, "joins");
+    let config = connect::config(coordinators.to_owned(), credentials, "joins");
     let client = connect::connect_incomplete(config).await?;
     let asked = async {
         let servers = connect::for_administrators(client.cluster().await)?.servers_expected;
@@ -374,6 +426,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The one line that a server prints.
 pub(crate) fn announce(running: &Running) -> anyhow::Result<()> {
-    let page = running.http.map(|http| format!(", status page http://{http}")).unwrap_or_default();
+    let page = running.page_url.as_ref().map(|url| format!(", status page {url}"));
+    let page = page.unwrap_or_default();
     output::print(&format!("serving {} at {}{page}", running.name(), running.address))
 }

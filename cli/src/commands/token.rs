@@ -11,7 +11,7 @@ use base::{Clock as _, Time};
 use clap::Subcommand;
 use client::SystemClock;
 use serde::Serialize;
-use wire::Token;
+use wire::{Scope, Token};
 
 use crate::{data, output};
 
@@ -49,6 +49,9 @@ struct Create {
     /// Refuse every change.
     #[arg(long)]
     ro: bool,
+    /// Allow reading status pages and metrics from other machines, and nothing else.
+    #[arg(long, conflicts_with_all = ["path", "uid", "gid", "ro"])]
+    pages: bool,
     /// Expire after this time, such as 30d or 12h [default: never].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires: Option<Duration>,
@@ -80,11 +83,14 @@ impl Create {
             (_, gids) => gids.to_vec(),
         };
         let token = Token {
+            scope: if self.pages { Scope::Pages } else { Scope::Files },
+            authority: Some(data::authority_of(&key)?),
             path: self.path.clone(),
             uid: self.uid,
             gids,
             read_only: self.ro,
             expires: self.expires.map(|after| end(SystemClock.now(), after)),
+            ..Token::administrator()
         };
         output::print(&token.sign(&key))?;
         Ok(ExitCode::SUCCESS)
@@ -112,6 +118,8 @@ fn subtree(text: &str) -> Result<String, String> {
 
 #[derive(Serialize)]
 struct Shown {
+    /// `files` or `pages`.
+    scope: &'static str,
     path: String,
     uid: Option<u32>,
     gids: Vec<u32>,
@@ -119,6 +127,8 @@ struct Shown {
     /// Seconds since the Unix epoch.
     expires: Option<i64>,
     expired: bool,
+    /// SHA-256 of the public key of the authority that certifies the servers, in hex.
+    authority: Option<String>,
 }
 
 impl Show {
@@ -138,6 +148,11 @@ fn decode(file: &Path) -> anyhow::Result<Shown> {
     let token = Token::unverified(&text).with_context(|| format!("{}", file.display()))?;
     Ok(Shown {
         expired: token.expired(SystemClock.now()),
+        scope: match token.scope {
+            Scope::Files => "files",
+            Scope::Pages => "pages",
+        },
+        authority: token.authority.map(|authority| authority.to_string()),
         path: token.path,
         uid: token.uid,
         gids: token.gids,
@@ -160,12 +175,15 @@ impl Shown {
                 format!("{}{past}", humantime::format_rfc3339_seconds(time))
             },
         );
+        let authority = self.authority.clone();
         output::rows(&[
+            ("for", if self.scope == "pages" { "status pages" } else { "files" }.to_owned()),
             ("path", self.path.clone()),
             ("user", uid),
             ("groups", gids),
             ("changes", if self.read_only { "refused" } else { "allowed" }.to_owned()),
             ("ends", end),
+            ("authority", authority.unwrap_or_else(|| "none: good without TLS only".to_owned())),
         ])
     }
 }

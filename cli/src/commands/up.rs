@@ -16,7 +16,7 @@ use super::{
     serve::{self, ServeArgs},
 };
 use crate::{
-    connect,
+    connect::{self, Credentials},
     data::{self, DataDir},
     failure::usage,
     mounting, output,
@@ -94,7 +94,8 @@ async fn serve_mount(
     })?;
     let token = Token::administrator().sign(&data::signing_key(&args.data)?);
     let purpose = format!("mounted at {}", mountpoint.display());
-    let mut config = connect::config(vec![running.address.to_string()], token, &purpose);
+    let mut config =
+        connect::config(vec![running.address.to_string()], Credentials::of(token), &purpose);
     config.access_times = options.access_times;
     config.kernel_checks = true;
     config.local = true;

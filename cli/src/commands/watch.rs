@@ -14,7 +14,7 @@ use client::{Change, Client, Error, FileChange, News, Position, Watch, WatchOpti
 use serde::Serialize;
 
 use crate::{
-    connect::{self, Servers, TokenArgs},
+    connect::{self, Credentials, Servers, TokenArgs},
     failure, mounts, output,
     signals::Stop,
     values,
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// output for long or the servers were away, is followed by another one from the same position.
 struct At {
     servers: Vec<String>,
-    token: String,
+    credentials: Credentials,
     path: PathBuf,
     /// Where its paths are printed to be.
     above: PathBuf,
@@ -97,7 +97,7 @@ struct At {
 
 impl At {
     fn of(args: &Args) -> anyhow::Result<At> {
-        let token = || args.token.read();
+        let credentials = || args.token.read();
         let path = Path::new(&args.place);
         let Ok(there) = path.metadata() else {
             let bytes = args.place.as_bytes();
@@ -110,7 +110,13 @@ impl At {
                 )));
             };
             let path = Path::new("/").join(OsStr::from_bytes(path));
-            return Ok(At { servers, token: token()?, above: path.clone(), path, ino: None });
+            return Ok(At {
+                servers,
+                credentials: credentials()?,
+                above: path.clone(),
+                path,
+                ino: None,
+            });
         };
         let mount = mounts::holding(path)?
             .with_context(|| format!("{} is not on a mount of pando", path.display()))?;
@@ -124,12 +130,12 @@ impl At {
         let elsewhere = || format!("{} is not below {}", whole.display(), mount.path.display());
         let below = below.with_context(elsewhere)?;
         let (above, ino) = (path.to_owned(), Some(there.ino()));
-        Ok(At { servers, token: token()?, path: below, above, ino })
+        Ok(At { servers, credentials: credentials()?, path: below, above, ino })
     }
 
     async fn connect(&self) -> anyhow::Result<Client> {
-        let (servers, token) = (self.servers.clone(), self.token.clone());
-        connect::connect(connect::config(servers, token, "pando watch")).await
+        let (servers, credentials) = (self.servers.clone(), self.credentials.clone());
+        connect::connect(connect::config(servers, credentials, "pando watch")).await
     }
 
     /// Begins to watch, where the mount has the directory, too.

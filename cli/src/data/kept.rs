@@ -6,6 +6,8 @@ use std::{fs, io, path::Path, time::Duration};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use crate::certificates::Files;
+
 const FILE: &str = "serve.json";
 
 /// Options of the last start. Persisted.
@@ -20,13 +22,22 @@ pub(crate) struct Kept {
     /// `--cluster-lease` in milliseconds; absent: none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cluster_lease_ms: Option<u64>,
+    /// Address at which others reach the server; absent: none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) advertise: Option<String>,
+    /// Whether `--tls` was given.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) tls: bool,
+    /// The operator's own certificate; absent: none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<Files>,
 }
 
 /// An address as it was given. Persisted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptAddress {
     pub(crate) address: String,
-    /// Whether `--insecure` was given with it.
+    /// Whether `--insecure` was given with it, or with the status page's `--http-insecure`.
     pub(crate) insecure: bool,
 }
 
@@ -42,7 +53,8 @@ impl Kept {
         let context = || {
             let file = file.display();
             format!(
-                "cannot read {file}; remove it, and give --listen, --http and --cluster-lease again"
+                "cannot read {file}; remove it, and give --listen, --http and the other options that it \
+                 keeps again"
             )
         };
         match fs::read(&file) {

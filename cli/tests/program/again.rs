@@ -158,8 +158,8 @@ fn the_addresses_of_the_last_start_are_kept() {
     assert_eq!(again.stop(), Some(0));
     // A start that fails changes nothing, and one that serves keeps what it is told.
     let before = kept();
-    let said = fail(2, &["serve", "--data", text(&path), "--listen", "0.0.0.0:0"]);
-    assert!(said.contains("--insecure allows it"), "{said}");
+    let said = fail(1, &["serve", "--data", text(&path), "--listen", "203.0.113.1:1"]);
+    assert!(said.contains("cannot listen on"), "{said}");
     assert_eq!(kept(), before);
     let open = data.serve(&["--listen", "0.0.0.0:0", "--http", "off", "--insecure"]);
     assert_eq!(open.stop(), Some(0));
@@ -167,14 +167,18 @@ fn the_addresses_of_the_last_start_are_kept() {
     let open = serve_again(&path);
     assert!(open.address().starts_with("0.0.0.0:") && !open.said.contains("page"), "{}", open.said);
     assert_eq!(open.stop(), Some(0));
-    // Consent is for the address that it was given with.
-    let said = fail(2, &["serve", "--data", text(&path), "--http", "0.0.0.0:0"]);
-    assert!(said.contains("--insecure allows it"), "{said}");
+    // Consent is for the address that it was given with, and so is its opposite.
+    assert_eq!(data.serve(&["--tls"]).stop(), Some(0));
+    assert_eq!(kept()["listen"]["insecure"], false);
+    assert_eq!(kept()["tls"], true);
+    assert!(serve_again(&path).said.contains("status page https://"));
+    assert_eq!(data.serve(&[]).stop(), Some(0));
+    assert_eq!(kept().get("tls"), None);
     // A file that cannot be read is named, with the remedy.
     fs::write(path.join("serve.json"), "{").unwrap();
     let said = fail(1, &["serve", "--data", text(&path)]);
     assert!(
-        said.contains("serve.json; remove it, and give --listen, --http and --cluster-lease again"),
+        said.contains("serve.json; remove it, and give --listen, --http and the other options"),
         "{said}"
     );
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Returns the server's answers to `bytes` before it ends the connection.
-fn told(address: &str, bytes: &[u8]) -> Vec<Answer> {
+pub(crate) fn told(address: &str, bytes: &[u8]) -> Vec<Answer> {
     let mut stream = TcpStream::connect(address).unwrap();
     // The time-out makes a server that waits fail the test in place of stopping it.
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

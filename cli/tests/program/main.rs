@@ -25,6 +25,7 @@ mod repair;
 mod s3;
 mod serve;
 mod settings;
+mod tls;
 mod tokens;
 mod told;
 mod trash;

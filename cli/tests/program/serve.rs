@@ -71,19 +71,6 @@ fn signals_end_a_server_with_0_also_when_they_were_ignored() {
 }
 
 #[test]
-fn other_machines_are_kept_out_unless_insecure() {
-    let data = Data::formatted();
-    let data_dir = data.path();
-    let serve = ["serve", "--data", text(&data_dir), "--listen"];
-    let said = fail(2, &[&serve[..], &["0.0.0.0:0"]].concat());
-    assert!(said.contains("--insecure allows it"), "{said}");
-    fail(2, &[&serve[..], &["127.0.0.1:0", "--http", "0.0.0.0:0"]].concat());
-    let all = [&serve[..], &["0.0.0.0:0", "--http", "off", "--insecure"]].concat();
-    let server = Running::start(pando(&all), "serving ");
-    assert_eq!(server.stop(), Some(0));
-}
-
-#[test]
 fn a_data_directory_has_one_process_at_a_time() {
     let data = Data::formatted();
     let server = data.serve(&[]);

@@ -51,8 +51,10 @@ fn a_data_directory_of_version_1_is_upgraded_and_loses_nothing() {
     // Features of version 2 work on records of version 1.
     succeed(&["set", text(&at("a")), "quota.bytes=1M"]);
     fs::write(at("a/new"), b"new").unwrap();
+    // The token of before is replaced by one that a server takes.
     let token = data.join("admin.token");
     succeed(&["fsck", running.address(), "--token", text(&token)]);
+    assert!(succeed(&["token", "show", text(&token)]).contains("authority  "));
     assert_eq!(running.stop(), Some(0));
 }
 

@@ -14,7 +14,7 @@ use base::{
     HashMap, Ino, Locality, Random, Reader, SessionId, Time,
 };
 use bytes::BytesMut;
-use client::{Config, Dial, Stream};
+use client::{Config, Dial, Dialled};
 use futures::future::BoxFuture;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
@@ -65,13 +65,13 @@ impl Random for Count {
 pub(crate) struct Pipes(HashMap<String, mpsc::UnboundedSender<DuplexStream>>);
 
 impl Dial for Pipes {
-    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, address: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         Box::pin(async move {
             let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
             let server = self.0.get(address).ok_or_else(refused)?;
             let (ours, theirs) = tokio::io::duplex(1 << 20);
             server.send(theirs).map_err(|_| refused())?;
-            Ok(Box::new(ours) as Box<dyn Stream>)
+            Ok(Dialled::plain(ours))
         })
     }
 }

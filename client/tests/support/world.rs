@@ -18,7 +18,7 @@ use std::{
 };
 
 use base::{Clock, FsError, Locality, Random, Time};
-use client::{Client, Config, Dial, Error, Result, Stream};
+use client::{Client, Config, Dial, Dialled, Error, Result};
 use futures::future::BoxFuture;
 use meta::{FormatOptions, Limits, Server, ServerOptions};
 use store::{Blocks, MemoryEngine};
@@ -117,13 +117,13 @@ impl AsyncWrite for Pipe {
 }
 
 impl Dial for Pipes {
-    fn dial<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, _: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         Box::pin(async {
             let (stream, theirs) = tokio::io::duplex(PIPE_BYTES);
             self.dialled.send(theirs).map_err(|_| io::ErrorKind::ConnectionRefused)?;
             let kills_before = self.kills.load(Ordering::Relaxed);
             let pipe = Pipe { stream, kills: Arc::clone(&self.kills), kills_before };
-            Ok(Box::new(pipe) as Box<dyn Stream>)
+            Ok(Dialled::plain(pipe))
         })
     }
 }

@@ -11,7 +11,7 @@
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
-use client::{Dial, Stream};
+use client::{Dial, Dialled};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::{
@@ -297,7 +297,7 @@ impl Port {
 }
 
 impl Dial for Port {
-    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, address: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         Box::pin(async move {
             let network = &self.network;
             sleep(network.weather.delay(&network.random)).await;
@@ -311,7 +311,7 @@ impl Dial for Port {
             if self.is_gone() {
                 return std::future::pending().await;
             }
-            Ok(Box::new(network.connect(self, address)?) as Box<dyn Stream>)
+            Ok(Dialled::plain(network.connect(self, address)?))
         })
     }
 }

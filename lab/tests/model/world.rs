@@ -15,7 +15,7 @@ use std::{
 };
 
 use base::{Cred, EntryName, Locality, Random};
-use client::{Client, Config, Dial, FileSystem, Stream};
+use client::{Client, Config, Dial, Dialled, FileSystem};
 use futures::future::BoxFuture;
 use lab::{
     clock::HandClock,
@@ -212,14 +212,14 @@ fn address(server: u16) -> String {
 struct Port(Mutex<BTreeMap<String, mpsc::UnboundedSender<DuplexStream>>>);
 
 impl Dial for Port {
-    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, address: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let sent = match self.0.lock().get(address) {
             Some(server) => server.send(theirs).map_err(|_| refused()),
             None => Err(refused()),
         };
-        Box::pin(async move { sent.map(|()| Box::new(ours) as Box<dyn Stream>) })
+        Box::pin(async move { sent.map(|()| Dialled::plain(ours)) })
     }
 }
 

@@ -12,7 +12,7 @@ use base::{Clock, Locality, Random, Time};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use store::{Blocks, MemoryEngine};
-use wire::{Dial, Request, Stream};
+use wire::{Dial, Dialled, Request};
 
 use super::*;
 use crate::{ClusterOptions, FormatOptions, OpenError, Server, ServerOptions, format};
@@ -39,7 +39,7 @@ impl Random for Still {
 struct Nowhere;
 
 impl Dial for Nowhere {
-    fn dial<'a>(&'a self, _address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, _address: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) })
     }
 }

@@ -1,12 +1,16 @@
 //! Authenticated connections to other servers. The dialling server proves that it has the file
 //! system's key, with a number that it was given for this connection alone, so a proof that was
-//! overheard is worthless. The dialled server proves nothing: addresses must lead where they say.
+//! overheard is worthless. Where the connection is encrypted, the proof covers a value that only
+//! its two ends know, so nobody can hand it on. The dialled server proves what it is by its
+//! certificate; without encryption it proves nothing, and addresses must lead where they say.
 
 use std::io;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use wire::{Answer, Dial, Reply, ReplyHeader, Request, RequestHeader, Stream, frame};
+use wire::{
+    Answer, Binding, Dial, Dialled, Reply, ReplyHeader, Request, RequestHeader, Stream, frame,
+};
 
 use crate::{
     cluster::{Cluster, Visit},
@@ -16,6 +20,8 @@ use crate::{
 /// An open connection.
 pub(crate) struct Open {
     stream: Box<dyn Stream>,
+    /// The connection's own value; `None`: the connection is not encrypted.
+    binding: Option<Binding>,
     inbox: BytesMut,
     calls: u64,
 }
@@ -28,14 +34,14 @@ impl Open {
         server: u16,
         address: &str,
     ) -> io::Result<Open> {
-        let mut open = Open::dial(cluster.options.dial.as_ref(), address).await?;
+        let mut open = Open::dial(cluster.options.dial.as_ref(), address, server).await?;
         let hello = cluster.hello();
         let challenge = match open.ask(&Request::PeerHello(hello.clone())).await? {
             Answer::Done(Reply::Challenge(challenge)) => challenge,
             other => return Err(io::Error::other(format!("not let in: {other:?}"))),
         };
         let config = &shared.config;
-        let visit = Visit { uuid: config.uuid, to: server, challenge };
+        let visit = Visit { uuid: config.uuid, to: server, challenge, binding: open.binding };
         let proven = visit.prove(&config.signing_key, hello);
         match open.ask(&Request::PeerHello(proven)).await? {
             Answer::Done(Reply::Nothing) => Ok(open),
@@ -44,10 +50,10 @@ impl Open {
     }
 
     /// Connects, without a request yet.
-    pub(crate) async fn dial(dial: &dyn Dial, address: &str) -> io::Result<Open> {
-        let mut stream = dial.dial(address).await?;
+    pub(crate) async fn dial(dial: &dyn Dial, address: &str, server: u16) -> io::Result<Open> {
+        let Dialled { mut stream, binding } = dial.dial(address, Some(server)).await?;
         stream.write_all(&frame::opening()).await?;
-        Ok(Open { stream, inbox: BytesMut::new(), calls: 0 })
+        Ok(Open { stream, binding, inbox: BytesMut::new(), calls: 0 })
     }
 
     /// The stream, and the bytes that were read from it and not taken yet.

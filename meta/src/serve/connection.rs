@@ -8,7 +8,7 @@ use std::{
 
 use base::{Encode as _, FsError, SessionId};
 use tokio::sync::Notify;
-use wire::{Answer, ReplyHeader, frame};
+use wire::{Answer, Binding, ReplyHeader, frame};
 
 use crate::session::Session;
 
@@ -38,13 +38,21 @@ pub(crate) struct Connection {
     moving: Cell<usize>,
     /// Number of requests of this connection that wait.
     waiting: Cell<usize>,
-    /// Whether the client is in this process, and stores blocks itself.
-    near: bool,
+    origin: Origin,
     core: usize,
 }
 
+/// How a connection has come.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin {
+    /// From a client in this process, which stores blocks itself.
+    Near,
+    /// Over the network; with the connection's own value where it is encrypted.
+    Network(Option<Binding>),
+}
+
 impl Connection {
-    pub(super) fn new(core: usize, near: bool) -> Connection {
+    pub(super) fn new(core: usize, origin: Origin) -> Connection {
         Connection {
             session: RefCell::default(),
             peer: Cell::new(None),
@@ -56,7 +64,7 @@ impl Connection {
             closed: Cell::new(false),
             moving: Cell::new(0),
             waiting: Cell::new(0),
-            near,
+            origin,
             core,
         }
     }
@@ -68,7 +76,15 @@ impl Connection {
 
     /// Whether the client is in this process, and stores blocks itself.
     pub(crate) fn is_near(&self) -> bool {
-        self.near
+        matches!(self.origin, Origin::Near)
+    }
+
+    /// The connection's own value; `None`: the connection is not encrypted.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        match self.origin {
+            Origin::Near => None,
+            Origin::Network(binding) => binding,
+        }
     }
 
     /// The session that the connection introduced itself with.

@@ -22,7 +22,10 @@ use client::Client;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::rank::{Order, Said};
-use crate::{connect, signals::Stop};
+use crate::{
+    connect::{self, Credentials},
+    signals::Stop,
+};
 
 type Answer = Result<Timing, Error>;
 
@@ -50,7 +53,7 @@ impl Workers {
     pub(crate) async fn threads(
         plan: &Plan,
         servers: &[String],
-        token: &str,
+        credentials: &Credentials,
         connections: usize,
         signals: Stop,
     ) -> anyhow::Result<Workers> {
@@ -61,7 +64,7 @@ impl Workers {
         for number in 0..count {
             let of_worker = |all: usize| (number..all).step_by(count);
             let purpose = format!("pando bench, worker {number}");
-            let config = connect::config(servers.to_vec(), token.to_owned(), &purpose);
+            let config = connect::config(servers.to_vec(), credentials.clone(), &purpose);
             let work = ThreadWork {
                 plan: plan.clone(),
                 ranks: of_worker(plan.ranks).collect(),

@@ -9,7 +9,7 @@ use super::{
     meter::{Gauge, MountProcess},
 };
 use crate::{
-    connect::{self, Place, TokenArgs},
+    connect::{self, Credentials, Place, TokenArgs},
     failure::usage,
     mounts, output,
     signals::Stop,
@@ -119,14 +119,14 @@ impl Args {
 /// Measures servers through native clients.
 pub(crate) fn on_servers(
     servers: &[String],
-    token: &str,
+    credentials: &Credentials,
     plan: Plan,
     connections: usize,
 ) -> anyhow::Result<Vec<Measured>> {
     connect::runtime()?.block_on(async {
         let stop = Stop::listen()?;
-        let mut gauge = Gauge::new(Some(control(servers, token).await?), None).await;
-        let mut crew = Workers::threads(&plan, servers, token, connections, stop).await?;
+        let mut gauge = Gauge::new(Some(control(servers, credentials).await?), None).await;
+        let mut crew = Workers::threads(&plan, servers, credentials, connections, stop).await?;
         let measured = Box::pin(bench::run(&plan, &mut crew, &mut gauge)).await;
         crew.end()?;
         gauge.close().await?;
@@ -146,7 +146,7 @@ pub(crate) fn on_directory(
         let process = mount.as_ref().and_then(MountProcess::of);
         // Without a token the run is as good; only the server's part is unknown then.
         let control = match (mount.as_ref().and_then(mounts::Mount::servers), token.read()) {
-            (Some(servers), Ok(token)) => Some(control(&servers, &token).await?),
+            (Some(servers), Ok(credentials)) => Some(control(&servers, &credentials).await?),
             (Some(_), Err(_)) | (None, _) => None,
         };
         let mut gauge = Gauge::new(control, process).await;
@@ -158,8 +158,8 @@ pub(crate) fn on_directory(
     })
 }
 
-async fn control(servers: &[String], token: &str) -> anyhow::Result<client::Client> {
-    let config = connect::config(servers.to_vec(), token.to_owned(), "pando bench");
+async fn control(servers: &[String], credentials: &Credentials) -> anyhow::Result<client::Client> {
+    let config = connect::config(servers.to_vec(), credentials.clone(), "pando bench");
     connect::connect(config).await
 }
 

@@ -27,13 +27,13 @@ const ALONE: Duration = Duration::from_secs(60);
 struct Pipes(Mutex<base::HashMap<String, mpsc::UnboundedSender<DuplexStream>>>);
 
 impl Dial for Pipes {
-    fn dial<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+    fn dial<'a>(&'a self, address: &'a str, _: Option<u16>) -> BoxFuture<'a, io::Result<Dialled>> {
         Box::pin(async move {
             let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
             let listener = self.0.lock().get(address).cloned().ok_or_else(refused)?;
             let (ours, theirs) = tokio::io::duplex(1 << 20);
             listener.send(theirs).map_err(|_| refused())?;
-            Ok(Box::new(ours) as Box<dyn Stream>)
+            Ok(Dialled::plain(ours))
         })
     }
 }
@@ -420,11 +420,11 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
 /// A connection to the first server that has sent a hello, and the visit with the challenge it got.
 async fn strangers(three: &Three) -> (Open, Visit) {
     let (node, dial) = (three.node(0), &three.node(1).cluster().options.dial);
-    let mut open = Open::dial(dial.as_ref(), "a:1").await.unwrap();
+    let mut open = Open::dial(dial.as_ref(), "a:1", 0).await.unwrap();
     let hello = Request::PeerHello(three.node(1).cluster().hello());
     let answer = open.ask(&hello).await.unwrap();
     let Answer::Done(Reply::Challenge(challenge)) = answer else { panic!("{answer:?}") };
-    (open, Visit { uuid: node.shared().config.uuid, to: 0, challenge })
+    (open, Visit { uuid: node.shared().config.uuid, to: 0, challenge, binding: None })
 }
 
 const LET_IN: Answer = Answer::Done(Reply::Nothing);
@@ -483,7 +483,7 @@ fn what_a_server_has_proven_proves_nothing_a_second_time() {
         assert!(matches!(other.ask(&said).await.unwrap(), Answer::Refused(_)));
         // The same proof without a challenge is refused, too.
         let dial = &three.node(1).cluster().options.dial;
-        let mut silent = Open::dial(dial.as_ref(), "a:1").await.unwrap();
+        let mut silent = Open::dial(dial.as_ref(), "a:1", 0).await.unwrap();
         assert!(matches!(silent.ask(&said).await.unwrap(), Answer::Refused(_)));
     });
 }

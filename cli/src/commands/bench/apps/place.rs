@@ -24,7 +24,7 @@ use crate::{
         meter::Gauge,
         started::{MOUNTED, SERVING, started},
     },
-    connect, data,
+    connect::{self, Credentials},
 };
 
 /// Extended attribute in which a mount of pando tells the requests of the kernel.
@@ -140,7 +140,7 @@ impl Place {
 impl Asked {
     fn of(address: String, token: &Path) -> anyhow::Result<Asked> {
         let runtime = connect::runtime()?;
-        let config = connect::config(vec![address], data::read_token(token)?, "pando bench apps");
+        let config = connect::config(vec![address], Credentials::read(token)?, "pando bench apps");
         let gauge = runtime.block_on(async {
             let client = connect::connect(config).await?;
             anyhow::Ok(Gauge::new(Some(client), None).await)

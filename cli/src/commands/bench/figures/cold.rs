@@ -194,9 +194,9 @@ fn in_trips(rtt: Duration, took: &Took, permille: usize) -> f64 {
 }
 
 fn far(rtt: Duration) -> Arc<dyn wire::Dial> {
-    Arc::new(Delayed::new(Arc::new(Tcp), rtt))
+    Arc::new(Delayed::new(Arc::new(Tcp::default()), rtt))
 }
 
 fn jittery() -> Arc<dyn wire::Dial> {
-    Arc::new(Delayed::new(Arc::new(Tcp), LONG_RTT).with_jitter(JITTER, SEED))
+    Arc::new(Delayed::new(Arc::new(Tcp::default()), LONG_RTT).with_jitter(JITTER, SEED))
 }

@@ -27,7 +27,13 @@ use super::{
     outcome::Outcome,
     record::single,
 };
-use crate::{connect, near::Near, signals::Stop, system::SystemRandom, values};
+use crate::{
+    connect::{self, Credentials},
+    near::Near,
+    signals::Stop,
+    system::SystemRandom,
+    values,
+};
 
 const NAME: &str = "reads";
 /// Address of the server, which no client dials.
@@ -277,7 +283,11 @@ fn served<T>(
         let background = core.clone();
         spawn_local(async move { background.background().await });
         let token = Token::administrator().sign(&SIGNING_KEY);
-        let mut config = connect::config(vec![ADDRESS.to_owned()], token, "pando bench figures");
+        let mut config = connect::config(
+            vec![ADDRESS.to_owned()],
+            Credentials::of(token),
+            "pando bench figures",
+        );
         config.dial = Arc::new(Near::start(core));
         let client = connect::connect(config).await?;
         let done = tokio::select! {

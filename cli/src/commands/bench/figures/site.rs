@@ -23,7 +23,7 @@ use rustix::{
 };
 
 use super::super::folder::Folder;
-use crate::{connect, data};
+use crate::connect::{self, Credentials};
 
 /// Time that processes have to end when they are asked to.
 const STOP_TIMEOUT: Duration = Duration::from_secs(40);
@@ -51,7 +51,7 @@ impl<'a> Shape<'a> {
 pub(super) struct Site {
     process: Child,
     addresses: Vec<String>,
-    token: String,
+    credentials: Credentials,
     rtt: Duration,
     /// Arguments that the process was started with.
     arguments: Vec<OsString>,
@@ -70,7 +70,7 @@ impl Site {
         format.args(["--inline-max", &shape.inline_max.to_string()]);
         let formatted = format.stdin(Stdio::null()).stdout(Stdio::null()).status();
         ensure!(formatted.context("cannot start this program")?.success(), "cannot format");
-        let token = data::read_token(&first.join("admin.token"))?;
+        let credentials = Credentials::read(&first.join("admin.token"))?;
         let mut arguments: Vec<OsString> = Vec::new();
         let rtt = humantime::format_duration(shape.rtt).to_string().replace(' ', "");
         if shape.servers == 1 {
@@ -85,7 +85,7 @@ impl Site {
         arguments.extend(["--listen", "127.0.0.1:0"].map(OsString::from));
         let (process, said) = spawn(&program, &arguments)?;
         let (addresses, rtt) = (Vec::new(), shape.rtt);
-        let mut site = Site { process, addresses, token, rtt, arguments, _folder: folder };
+        let mut site = Site { process, addresses, credentials, rtt, arguments, _folder: folder };
         site.addresses = said_addresses(said)?;
         Ok(site)
     }
@@ -113,9 +113,10 @@ impl Site {
         rtt: Duration,
         change: impl FnOnce(&mut Config),
     ) -> anyhow::Result<Client> {
-        let token = self.token.clone();
-        let mut config = connect::config(self.addresses.clone(), token, "pando bench figures");
-        config.dial = Arc::new(Delayed::new(Arc::new(Tcp), rtt));
+        let credentials = self.credentials.clone();
+        let mut config =
+            connect::config(self.addresses.clone(), credentials, "pando bench figures");
+        config.dial = Arc::new(Delayed::new(Arc::new(Tcp::default()), rtt));
         change(&mut config);
         let client = connect::connect(config).await?;
         client.statfs().await.context("a server does not answer")?;

@@ -1,0 +1,178 @@
+//! Who may talk to a listener, and how: TLS, or bytes in clear.
+//!
+//! Core threads and the status page call it for each connection before anything else. Whether a
+//! connection is encrypted is seen from its first byte, so the same address takes both where both
+//! are allowed: in clear from this machine, encrypted from everywhere.
+//!
+//! Always true: no byte of a connection in clear that may not be so reaches the server. Handshakes
+//! under way are bounded in number and in time; more of them wait in the order in which they came.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use base::Encode as _;
+use tls::{Acceptor, Binding, FIRST_BYTE, HANDSHAKE_TIMEOUT, ServerStream};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    net::TcpStream,
+    sync::Semaphore,
+    time::timeout,
+};
+use wire::{Answer, ReplyHeader, frame};
+
+/// Handshakes under way at a time: each takes some 30 KiB and a third of a millisecond.
+const HANDSHAKES_MAX: usize = 1024;
+/// Time that a refused client has to read the refusal.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Who may talk in clear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clear {
+    /// Nobody.
+    Nobody,
+    /// Programs of this machine.
+    ThisMachine,
+    /// Everybody.
+    Everybody,
+}
+
+/// The rules of a listener.
+#[derive(Clone)]
+pub(crate) struct Admission {
+    acceptor: Acceptor,
+    clear: Clear,
+    handshakes: Arc<Semaphore>,
+}
+
+/// A connection that may talk.
+pub(crate) enum Link {
+    /// In clear.
+    Clear(TcpStream),
+    /// Encrypted.
+    Encrypted(Box<ServerStream<TcpStream>>),
+}
+
+/// Why a connection was closed before anything was served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Closed {
+    /// The client speaks in clear, and may not.
+    #[error("a connection in clear was refused: this address takes TLS only")]
+    InClear,
+    /// The handshake failed.
+    #[error("no TLS connection: {0}")]
+    Handshake(#[from] tls::Error),
+    /// The connection ended, or was silent.
+    #[error("a connection ended before it said anything: {0}")]
+    Ended(#[from] io::Error),
+}
+
+impl Admission {
+    pub(crate) fn new(acceptor: Acceptor, clear: Clear) -> Admission {
+        Admission { acceptor, clear, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
+    }
+
+    /// Lets a connection in, with the value that only its two ends know where it is encrypted.
+    /// Someone who talks in clear and may not is told so in his own protocol.
+    pub(crate) async fn admit(
+        &self,
+        mut stream: TcpStream,
+    ) -> Result<(Link, Option<Binding>), Closed> {
+        let mut first = [0];
+        // A client of the server's protocol speaks first, and so does a browser.
+        let heard = timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await;
+        match heard.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            _ if first[0] == FIRST_BYTE => {}
+            _ if self.takes_in_clear(&stream)? => return Ok((Link::Clear(stream), None)),
+            _ => {
+                // The client may have gone.
+                let _ = timeout(REFUSAL_TIMEOUT, refuse(&mut stream, first[0])).await;
+                return Err(Closed::InClear);
+            }
+        }
+        let _place = self.handshakes.acquire().await;
+        let (stream, binding) = self.acceptor.accept(stream).await?;
+        Ok((Link::Encrypted(Box::new(stream)), Some(binding)))
+    }
+
+    fn takes_in_clear(&self, stream: &TcpStream) -> io::Result<bool> {
+        Ok(match self.clear {
+            Clear::Nobody => false,
+            Clear::ThisMachine => stream.peer_addr()?.ip().to_canonical().is_loopback(),
+            Clear::Everybody => true,
+        })
+    }
+}
+
+/// Tells a client of our own protocol, or a browser, that only TLS is spoken here.
+async fn refuse(stream: &mut TcpStream, first: u8) -> io::Result<()> {
+    const REASON: &str = "this address takes encrypted connections only: give --tls, or leave \
+                          out --insecure; versions without TLS cannot connect";
+    if first == frame::opening()[0] {
+        let mut out = Vec::new();
+        frame::put_frame(&mut out, |out| {
+            // The form of a refusal is the same in all versions of the protocol.
+            ReplyHeader { call: 0, cache_version: 0 }.encode(out);
+            Answer::Refused(REASON.to_owned()).encode(out);
+        });
+        stream.write_all(&out).await?;
+    } else {
+        let text = "This page is encrypted: its address begins with https://\n";
+        let length = text.len();
+        let head = format!(
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\
+             Connection: close\r\n\r\n"
+        );
+        stream.write_all((head + text).as_bytes()).await?;
+    }
+    stream.shutdown().await?;
+    // Bytes that the client sends must be read, or the kernel takes our words back.
+    let mut sent = [0; 4096];
+    while stream.read(&mut sent).await? > 0 {}
+    Ok(())
+}
+
+impl AsyncRead for Link {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Link::Clear(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Link::Encrypted(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Link::Clear(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Link::Encrypted(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Link::Clear(stream) => Pin::new(stream).poll_flush(cx),
+            Link::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Link::Clear(stream) => Pin::new(stream).poll_shutdown(cx),
+            Link::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

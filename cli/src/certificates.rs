@@ -1,0 +1,227 @@
+//! The certificate of a server: issued by the file system's authority, or the operator's own.
+//!
+//! `server` calls it. One that this server issues is renewed daily; one in files is read again when
+//! they change. A certificate that cannot be renewed stays, and the log says so in time.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use client::{Connector, Encryption, Trust};
+use serde::{Deserialize, Serialize};
+use tls::{Acceptor, Authority, Identity, Names};
+
+/// Pause between two certificates that a server issues to itself: a seventh of their validity.
+const ISSUE_PERIOD: Duration = Duration::from_secs(24 * 3600);
+/// Pause between two looks whether the operator's files have changed.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
+/// Validity that is left of an operator's certificate when the log begins to warn, daily.
+const WARN_LEFT: Duration = Duration::from_secs(14 * 24 * 3600);
+/// Pause between two such warnings.
+const WARN_PERIOD: Duration = Duration::from_secs(24 * 3600);
+
+/// An operator's own certificate, as files in PEM. Persisted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Files {
+    /// The server's certificate, and those of intermediate authorities after it.
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    /// The authorities by which this server knows the others.
+    pub(crate) ca: PathBuf,
+}
+
+/// The certificate of a server, and how it is renewed.
+pub(crate) struct Certificates {
+    acceptor: Acceptor,
+    source: Source,
+    /// How the server knows the others of its cluster.
+    connector: Connector,
+}
+
+enum Source {
+    /// The file system's authority issues one to this server.
+    Issued { authority: Box<Authority>, names: Names },
+    /// The operator has one, last changed then.
+    Files { files: Files, changed: Changed },
+}
+
+/// When each file was last changed; `None`: it could not be looked at.
+type Changed = [Option<SystemTime>; 2];
+
+impl Certificates {
+    /// Makes a certificate for a server of the file system with this key, or reads the operator's.
+    pub(crate) fn open(
+        signing_key: &[u8],
+        files: Option<&Files>,
+        names: Names,
+    ) -> anyhow::Result<Certificates> {
+        let Some(files) = files else {
+            let authority = Box::new(Authority::derive(signing_key)?);
+            let identity = authority.issue(&names, SystemTime::now())?;
+            let connector = Connector::new(Trust::Authority(authority.fingerprint()))?;
+            let source = Source::Issued { authority, names };
+            return Ok(Certificates { acceptor: Acceptor::new(identity)?, source, connector });
+        };
+        let changed = changed(files);
+        let identity = Identity::read(&files.cert, &files.key)?;
+        warn_of_end(&files.cert, &identity);
+        Ok(Certificates {
+            acceptor: Acceptor::new(identity)?,
+            source: Source::Files { files: files.clone(), changed },
+            connector: Connector::new(Trust::read(&files.ca)?)?,
+        })
+    }
+
+    /// Accepts connections with the certificate that is in force at the time.
+    pub(crate) fn acceptor(&self) -> Acceptor {
+        self.acceptor.clone()
+    }
+
+    /// Which connections to other servers are encrypted: `always`, or those to other machines.
+    pub(crate) fn encryption(&self, always: bool) -> Encryption {
+        let connector = self.connector.clone();
+        if always { Encryption::Always(connector) } else { Encryption::Elsewhere(Some(connector)) }
+    }
+
+    /// The certificate of the file system's authority, if this server's is of it.
+    pub(crate) fn authority_pem(&self) -> Option<&str> {
+        match &self.source {
+            Source::Issued { authority, .. } => Some(authority.pem()),
+            Source::Files { .. } => None,
+        }
+    }
+
+    /// Renews the certificate for as long as the server runs.
+    pub(crate) async fn renew(mut self) {
+        match &mut self.source {
+            Source::Issued { authority, names } => loop {
+                tokio::time::sleep(ISSUE_PERIOD).await;
+                match authority.issue(names, SystemTime::now()) {
+                    Ok(identity) => self.acceptor.renew(identity),
+                    Err(error) => {
+                        tracing::error!(%error, "the server's certificate is not renewed")
+                    }
+                }
+            },
+            Source::Files { files, changed } => {
+                let mut warned = SystemTime::now();
+                loop {
+                    tokio::time::sleep(LOOK_PERIOD).await;
+                    look(&self.acceptor, files, changed);
+                    if warned.elapsed().is_ok_and(|since| since > WARN_PERIOD) {
+                        warned = SystemTime::now();
+                        if let Ok(identity) = Identity::read(&files.cert, &files.key) {
+                            warn_of_end(&files.cert, &identity);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Reads the operator's files again if they have changed. A pair that does not fit, as while one of
+/// both files is written, is looked at again.
+fn look(acceptor: &Acceptor, files: &Files, seen: &mut Changed) {
+    let now = changed(files);
+    if now == *seen {
+        return;
+    }
+    match Identity::read(&files.cert, &files.key) {
+        Ok(identity) => {
+            *seen = now;
+            let cert = files.cert.display();
+            tracing::info!(%cert, "the new certificate is in force for new connections");
+            warn_of_end(&files.cert, &identity);
+            acceptor.renew(identity);
+        }
+        Err(error) => tracing::error!(%error, "the certificate of before stays in force"),
+    }
+}
+
+fn changed(files: &Files) -> Changed {
+    let changed = |file: &Path| fs::metadata(file).and_then(|found| found.modified()).ok();
+    [changed(&files.cert), changed(&files.key)]
+}
+
+/// Says that an operator's certificate ends soon, or has ended.
+fn warn_of_end(cert: &Path, identity: &Identity) {
+    let left = identity.left(SystemTime::now());
+    let (cert, ends) = (cert.display(), humantime::format_rfc3339_seconds(identity.ends()));
+    if left.is_zero() {
+        tracing::error!(%cert, %ends, "the server's certificate has ended: nobody connects with TLS");
+    } else if left < WARN_LEFT {
+        tracing::warn!(%cert, %ends, "the server's certificate ends soon");
+    }
+}
+
+/// The names of a server that listens at `address`, and that others know at `advertised`.
+pub(crate) fn names(server: u16, address: SocketAddr, advertised: Option<&str>) -> Names {
+    let advertised = advertised.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
+    let advertised_ip = advertised.and_then(|host| host.trim_matches(['[', ']']).parse().ok());
+    let own = Some(address.ip()).filter(|ip| !ip.is_unspecified());
+    let mut addresses: Vec<IpAddr> = own.into_iter().chain(advertised_ip).collect();
+    addresses.dedup();
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = match advertised {
+        Some(host) if advertised_ip.is_none() => host.to_owned(),
+        Some(_) | None => host(),
+    };
+    Names { server, addresses, host: Some(host) }
+}
+
+/// Reads the files that the command line names; all three are needed.
+pub(crate) fn files(
+    cert: Option<&Path>,
+    key: Option<&Path>,
+    ca: Option<&Path>,
+) -> anyhow::Result<Option<Files>> {
+    let absolute = |file: &Path| {
+        std::path::absolute(file).with_context(|| format!("cannot find {}", file.display()))
+    };
+    match (cert, key, ca) {
+        (Some(cert), Some(key), Some(ca)) => {
+            Ok(Some(Files { cert: absolute(cert)?, key: absolute(key)?, ca: absolute(ca)? }))
+        }
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_as_others_reach_it() {
+        let at = |address: &str, advertised| names(3, address.parse().unwrap(), advertised);
+        let own = at("10.0.0.1:7420", None);
+        assert_eq!((own.server, own.addresses), (3, vec!["10.0.0.1".parse().unwrap()]));
+        let anywhere = at("0.0.0.0:7420", Some("files.example:7420"));
+        assert_eq!((anywhere.addresses, anywhere.host.as_deref()), (vec![], Some("files.example")));
+        let both = at("0.0.0.0:7420", Some("[fd00::1]:7420"));
+        assert_eq!(both.addresses, ["fd00::1".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[tokio::test]
+    async fn an_operators_certificate_is_read_again_when_it_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let files = Files { cert: file("cert"), key: file("key"), ca: file("ca") };
+        assert!(Certificates::open(b"key", Some(&files), names(0, any(), None)).is_err());
+        let mut seen = [None, None];
+        let authority = Authority::derive(b"key").unwrap();
+        let issued = authority.issue(&names(0, any(), None), SystemTime::now()).unwrap();
+        let acceptor = Acceptor::new(issued).unwrap();
+        fs::write(&files.cert, "nothing").unwrap();
+        look(&acceptor, &files, &mut seen);
+        assert_eq!(seen, [None, None], "a wrong file is looked at again");
+    }
+
+    fn any() -> SocketAddr {
+        "0.0.0.0:1".parse().unwrap()
+    }
+}

@@ -1,0 +1,109 @@
+//! Who may read the page: programs of this machine, and from elsewhere those with a token.
+//!
+//! The token is shown as a bearer's (RFC 6750), for scrapers, or as the password of whatever user
+//! (RFC 7617), for browsers, which ask their user for it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    extract::{ConnectInfo, Request, State, connect_info::Connected},
+    http::{StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+    serve::IncomingStream,
+};
+use base::Clock as _;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use client::SystemClock;
+use wire::{Scope, Token};
+
+use super::links::Links;
+
+/// The rule of the page.
+pub(super) struct Readers {
+    /// The key of the tokens that readers on other machines need; `None`: they need none.
+    pub(super) token_key: Option<Vec<u8>>,
+}
+
+/// A reader's address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader(SocketAddr);
+
+impl Connected<IncomingStream<'_, Links>> for Reader {
+    fn connect_info(stream: IncomingStream<'_, Links>) -> Reader {
+        Reader(*stream.remote_addr())
+    }
+}
+
+/// Answers whoever may read the page, and tells others what they need.
+pub(super) async fn check(
+    State(readers): State<Arc<Readers>>,
+    ConnectInfo(Reader(address)): ConnectInfo<Reader>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let shown = request.headers().get(header::AUTHORIZATION);
+    let refused = match &readers.token_key {
+        Some(key) if !address.ip().to_canonical().is_loopback() => {
+            refusal(key, shown.and_then(|shown| shown.to_str().ok()))
+        }
+        Some(_) | None => None,
+    };
+    let Some(reason) = refused else { return next.run(request).await };
+    let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"pando: the token is the password\"")];
+    (StatusCode::UNAUTHORIZED, ask, format!("{reason}\n")).into_response()
+}
+
+/// Why a reader with this header is refused, if that is so.
+fn refusal(key: &[u8], shown: Option<&str>) -> Option<String> {
+    const NONE: &str =
+        "a token is needed from other machines: `pando token create --data DIR --pages` makes one";
+    let Some(text) = shown.and_then(token_of) else { return Some(NONE.to_owned()) };
+    match Token::verify(&text, key, SystemClock.now()) {
+        Ok(token) if token.scope == Scope::Pages || token.administers() => None,
+        Ok(_) => Some("this token is not for status pages".to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// The token in an `Authorization` header.
+fn token_of(header: &str) -> Option<String> {
+    let (scheme, value) = header.trim().split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Some(value.trim().to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let pair = String::from_utf8(STANDARD.decode(value.trim()).ok()?).ok()?;
+    pair.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_a_bearers_or_a_password() {
+        assert_eq!(token_of("Bearer pando2.00").as_deref(), Some("pando2.00"));
+        // printf 'me:pando2.00' | base64
+        assert_eq!(token_of("basic bWU6cGFuZG8yLjAw").as_deref(), Some("pando2.00"));
+        for other in ["", "Bearer", "Digest x", "Basic !", "Basic bWU="] {
+            assert_eq!(token_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_for_those_whose_token_says_so() {
+        let refused = |token: Token, key: &[u8]| {
+            refusal(b"key", Some(&format!("Bearer {}", token.sign(key))))
+        };
+        let admin = Token::administrator;
+        assert_eq!(refused(admin(), b"key"), None);
+        assert_eq!(refused(Token { scope: Scope::Pages, ..admin() }, b"key"), None);
+        assert!(refused(Token { path: "/a".into(), ..admin() }, b"key").is_some());
+        assert!(refused(Token { uid: Some(0), ..admin() }, b"key").is_some());
+        assert!(refused(admin(), b"other").unwrap().contains("another file system"));
+        assert!(refusal(b"key", None).unwrap().contains("pando token create"));
+    }
+}

@@ -1,0 +1,486 @@
+//! Encryption: what is seen on the wire, who is let in from where, and what the others are told.
+//!
+//! Network namespaces stand for machines. `nsenter` enters only the network, so mounts are seen
+//! from here.
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{Arc, Mutex, atomic::AtomicU32, atomic::Ordering},
+    time::Duration,
+};
+
+use client::{Client, Config, Connector, Encryption, Tcp, connector_of};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wire::{Answer, frame};
+
+use crate::{
+    connections::told,
+    harness::{Data, Running, fail, folder, pando, pause, stderr, succeed, text, unmount},
+    mounted::Mountpoint,
+    serve::get,
+};
+
+/// A proxy that keeps all bytes that go through it, in both directions.
+struct Tap {
+    address: String,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Tap {
+    fn before(server: &str) -> Tap {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let seen: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let (server, kept) = (server.to_owned(), Arc::clone(&seen));
+        spawn(move || {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(&server).unwrap());
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let kept = Arc::clone(&kept);
+                    spawn(move || carry(from, to, &kept));
+                }
+            }
+        });
+        Tap { address, seen }
+    }
+
+    fn saw(&self, what: &[u8]) -> bool {
+        self.seen.lock().unwrap().windows(what.len()).any(|window| window == what)
+    }
+
+    fn bytes(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a proxy of a test")]
+fn spawn(work: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(work);
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        kept.lock().unwrap().extend_from_slice(&buffer[..length]);
+        if to.write_all(&buffer[..length]).is_err() {
+            break;
+        }
+    }
+    // The other end may have gone.
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+fn token_in(file: &Path) -> String {
+    fs::read_to_string(file).unwrap().trim().to_owned()
+}
+
+const NAME: &str = "a-name-that-nobody-else-may-read";
+const CONTENT: &str = "contents that nobody else may read; ";
+
+/// Writes and reads a file as a native client does.
+fn use_file(config: Config) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(Box::pin(async {
+        let client = Client::connect(config).await.unwrap();
+        let path = format!("/{NAME}");
+        client.write(&path, CONTENT.repeat(3000).as_bytes()).await.unwrap();
+        client.rename(&path, format!("{path}.moved")).await.unwrap();
+        let bytes = client.read(format!("{path}.moved")).await.unwrap();
+        assert_eq!(bytes.len(), CONTENT.len() * 3000);
+        client.close().await.unwrap();
+    }));
+}
+
+#[test]
+fn nothing_that_is_sent_with_tls_can_be_read_on_the_way() {
+    let data = Data::formatted();
+    let token = token_in(&data.admin_token());
+    let secrets = [token.as_bytes(), NAME.as_bytes(), CONTENT.as_bytes(), frame::MAGIC];
+    // The tap sees everything where nothing is encrypted: otherwise this test shows nothing.
+    let server = data.serve(&[]);
+    let tap = Tap::before(server.address());
+    use_file(Config::new(vec![tap.address.clone()], &*token));
+    assert!(secrets.iter().all(|secret| tap.saw(secret)));
+    let plain = tap.bytes();
+    assert_eq!(server.stop(), Some(0));
+
+    fs::remove_dir_all(data.path()).unwrap();
+    succeed(&["format", "--data", text(&data.path())]);
+    let token = token_in(&data.admin_token());
+    let server = data.serve(&["--tls"]);
+    let tap = Tap::before(server.address());
+    let mut config = Config::new(vec![tap.address.clone()], &*token);
+    let connector = connector_of(&token).unwrap();
+    config.dial = Arc::new(Tcp::new(Encryption::Always(connector)));
+    use_file(config);
+    let secrets = [token.as_bytes(), NAME.as_bytes(), CONTENT.as_bytes(), frame::MAGIC];
+    assert!(!secrets.iter().any(|secret| tap.saw(secret)));
+    assert!(tap.bytes() > plain, "all of it went by the tap: {} {plain}", tap.bytes());
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_server_that_takes_tls_only_tells_everybody_else() {
+    let (data, other) = (Data::formatted(), Data::formatted());
+    let server = data.serve(&["--tls"]);
+    let (address, token) = (server.address(), data.admin_token());
+    let status = ["status", address, "--token", text(&token)];
+    let said = fail(1, &status);
+    assert!(said.contains("takes encrypted connections only: give --tls"), "{said}");
+    succeed(&[&status[..], &["--tls"]].concat());
+    // A client of a version without TLS reads the refusal, too.
+    let answers = told(address, &frame::opening());
+    assert!(
+        matches!(&answers[..], [Answer::Refused(text)] if text.contains("--tls")),
+        "{answers:?}"
+    );
+    let page = server.said.split_once("status page https://").unwrap().1.trim();
+    assert!(get(page, "/readyz").contains("begins with https://"));
+    // Another file system's token is not even shown to this one.
+    let token_of_another = other.admin_token();
+    let said = fail(1, &["status", address, "--token", text(&token_of_another), "--tls"]);
+    assert!(said.contains("another authority certifies it"), "{said}");
+    let both = crate::harness::run(&[&status[..], &["--tls", "--insecure"]].concat());
+    assert!(stderr(&both).contains("cannot be used with"), "{}", stderr(&both));
+    assert_eq!(server.stop(), Some(0));
+
+    // TLS to a server without it, and to one of a version without it, which answers nothing of TLS.
+    let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = plain.local_addr().unwrap().to_string();
+    spawn(move || {
+        for stream in plain.incoming() {
+            let mut stream = stream.unwrap();
+            let mut hello = [0; 1024];
+            let _ = stream.read(&mut hello).unwrap();
+            // The client may have gone.
+            let _ = stream.write_all(b"an answer of something else");
+        }
+    });
+    let said = fail(1, &["status", &address, "--token", text(&token), "--tls"]);
+    assert!(said.contains("no TLS is spoken there"), "{said}");
+}
+
+/// Machines: network namespaces with addresses on a bridge. They go with the test.
+struct Machines {
+    names: Vec<String>,
+    bridge: String,
+}
+
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
+
+impl Machines {
+    fn new(count: usize) -> Machines {
+        let network = NETWORKS.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{:x}{network}", std::process::id());
+        let mut machines = Machines { names: Vec::new(), bridge: format!("pb{id}") };
+        ip(&["link", "add", &machines.bridge, "type", "bridge"]);
+        ip(&["link", "set", &machines.bridge, "up"]);
+        for machine in 0..count {
+            let (name, near, far) = (
+                format!("pando-{id}-{machine}"),
+                format!("pv{id}{machine}"),
+                format!("pw{id}{machine}"),
+            );
+            ip(&["netns", "add", &name]);
+            machines.names.push(name.clone());
+            ip(&["link", "add", &near, "type", "veth", "peer", "name", &far, "netns", &name]);
+            ip(&["link", "set", &near, "master", &machines.bridge, "up"]);
+            let address = format!("{}/24", Machines::host(machine));
+            ip(&["-n", &name, "addr", "add", &address, "dev", &far]);
+            ip(&["-n", &name, "link", "set", &far, "up"]);
+            ip(&["-n", &name, "link", "set", "lo", "up"]);
+        }
+        machines
+    }
+
+    /// Address of a machine, which nobody has outside of its namespace.
+    fn host(machine: usize) -> String {
+        format!("198.51.100.{}", machine + 1)
+    }
+
+    /// The program on one of the machines.
+    fn pando(&self, machine: usize, args: &[&str]) -> Command {
+        let program = pando(args);
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.file(machine).display())).arg("--");
+        command.arg(program.get_program()).args(program.get_args());
+        for (name, value) in program.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    }
+
+    fn run(&self, machine: usize, args: &[&str]) -> Output {
+        self.pando(machine, args).output().unwrap()
+    }
+
+    fn succeed(&self, machine: usize, args: &[&str]) -> String {
+        let output = self.run(machine, args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn fail(&self, machine: usize, args: &[&str]) -> String {
+        let output = self.run(machine, args);
+        assert!(!output.status.success(), "{args:?}");
+        stderr(&output)
+    }
+
+    fn file(&self, machine: usize) -> PathBuf {
+        Path::new("/run/netns").join(&self.names[machine])
+    }
+
+    /// What a thread on one of the machines returns.
+    #[expect(clippy::disallowed_methods, reason = "the thread moves to another network")]
+    fn on<T: Send>(&self, machine: usize, work: impl FnOnce() -> T + Send) -> T {
+        let network = File::open(self.file(machine)).unwrap();
+        std::thread::scope(|scope| {
+            let moved = scope.spawn(|| {
+                use std::os::fd::AsFd as _;
+                move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+                    .unwrap();
+                work()
+            });
+            moved.join().unwrap()
+        })
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        let gone = |args: &[&str]| drop(Command::new("ip").args(args).output());
+        self.names.iter().for_each(|name| gone(&["netns", "del", name]));
+        gone(&["link", "del", &self.bridge]);
+    }
+}
+
+fn ip(args: &[&str]) {
+    let output = Command::new("ip").args(args).output().unwrap();
+    assert!(output.status.success(), "ip {args:?}: {}", stderr(&output));
+}
+
+/// Reads the page of a server with TLS, as a scraper with this header does.
+fn get_encrypted(address: &str, connector: &Connector, header: &str) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (mut stream, _) = connector.connect(stream, "ignored", None).await.unwrap();
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        let mut answer = Vec::new();
+        // The server may end the connection without an end of TLS.
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8(answer).unwrap()
+    })
+}
+
+#[test]
+fn machines_with_a_token_file_are_let_in_and_nothing_is_sent_in_clear() {
+    let machines = Machines::new(3);
+    let data = Data { folder: folder() };
+    let (first, second) = (data.path(), data.folder.path().join("second"));
+    succeed(&["format", "--data", text(&first), "--servers", "2"]);
+    let token = data.admin_token();
+    let coordinator = format!("{}:7420", Machines::host(0));
+    let serve = ["serve", "--data", text(&first), "--listen", "0.0.0.0:7420"];
+    let refused = machines.fail(0, &serve);
+    assert!(refused.contains("--advertise the address at which they reach"), "{refused}");
+    let more = ["--advertise", &coordinator, "--http", "0.0.0.0:7421", "--cluster-lease", "500ms"];
+    let one = Running::start(machines.pando(0, &[&serve[..], &more].concat()), "serving ");
+    let listen = format!("{}:7420", Machines::host(1));
+    let join = ["serve", "--data", text(&second), "--join", &coordinator, "--token-file"];
+    let join = [&join[..], &[text(&token), "--listen", &listen, "--http", "off"]].concat();
+    let two = Running::start(machines.pando(1, &join), "serving ");
+
+    // A third machine has the token file, and nothing else.
+    let mount = Mountpoint::new(data.folder.path());
+    let mountpoint = mount.0.clone();
+    machines.succeed(2, &["mount", &coordinator, text(&mountpoint), "--token", text(&token)]);
+    for directory in 0..8 {
+        let directory = mountpoint.join(format!("directory-{directory}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("file"), CONTENT.repeat(1000)).unwrap();
+    }
+    fs::rename(mountpoint.join("directory-1"), mountpoint.join("directory-0/moved")).unwrap();
+    let moved = fs::read_to_string(mountpoint.join("directory-0/moved/file")).unwrap();
+    assert_eq!(moved, CONTENT.repeat(1000));
+    let status = ["status", &coordinator, "--token", text(&token)];
+    let said = machines.succeed(2, &status);
+    assert!(said.contains("state  serving"), "{said}");
+
+    // In clear from another machine: neither the client nor the server has it.
+    let said = machines.fail(2, &[&status[..], &["--insecure"]].concat());
+    assert!(said.contains("takes encrypted connections only"), "{said}");
+    // A token that names no authority is not shown to another machine.
+    let bare = data.folder.path().join("bare");
+    let key = fs::read(first.join("signing.key")).unwrap();
+    fs::write(&bare, wire::Token::administrator().sign(&key)).unwrap();
+    let said = machines.fail(2, &["status", &coordinator, "--token", text(&bare)]);
+    assert!(said.contains("the token does not say by which authority"), "{said}");
+    // On its own machine the server takes both.
+    machines.succeed(0, &["status", "127.0.0.1:7420", "--token", text(&bare)]);
+    machines.succeed(0, &["status", "127.0.0.1:7420", "--token", text(&token), "--tls"]);
+
+    // The page: programs of the machine read it, others need a token for it.
+    let page = format!("{}:7421", Machines::host(0));
+    let pages = data.token(&["--pages"]);
+    let connector = connector_of(&token_in(&token)).unwrap();
+    let scraped = |token: &Path| {
+        let header = format!("Authorization: Bearer {}\r\n", token_in(token));
+        machines.on(2, || get_encrypted(&page, &connector, &header))
+    };
+    assert!(machines.on(0, || get("127.0.0.1:7421", "/metrics")).starts_with("HTTP/1.1 200"));
+    let nobody = machines.on(2, || get_encrypted(&page, &connector, ""));
+    assert!(nobody.starts_with("HTTP/1.1 401") && nobody.contains("--pages"), "{nobody}");
+    assert!(scraped(&pages).contains("pando_healthy 1"));
+    assert!(scraped(&token).contains("pando_healthy 1"));
+    let limited = data.token(&["--path", "/directory-0"]);
+    assert!(scraped(&limited).starts_with("HTTP/1.1 401"));
+    assert!(machines.on(2, || get(&page, "/metrics")).contains("begins with https://"));
+    let said = machines.fail(2, &["sessions", &coordinator, "--token", text(&pages)]);
+    assert!(said.contains("for status pages"), "{said}");
+
+    unmount(&mountpoint);
+    assert_eq!((two.stop(), one.stop()), (Some(0), Some(0)));
+}
+
+/// An authority of an operator's own, and certificates of it.
+struct Operator {
+    folder: PathBuf,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Operator {
+    fn new(folder: &Path) -> Operator {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        fs::write(folder.join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        Operator { folder: folder.to_owned(), issuer: rcgen::Issuer::new(params, key) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn certify(&self, host: &str) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec![host.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        fs::write(self.file("key.pem"), key.serialize_pem()).unwrap();
+        fs::write(self.file("cert.pem"), certificate.pem()).unwrap();
+    }
+}
+
+#[test]
+fn an_operators_own_certificate_is_shown_and_read_again() {
+    let data = Data::formatted();
+    let operator = Operator::new(data.folder.path());
+    operator.certify("127.0.0.1");
+    let [cert, key, ca] = ["cert.pem", "key.pem", "ca.pem"].map(|name| operator.file(name));
+    let alone = crate::harness::run(&["serve", "--data", "x", "--tls-cert", text(&cert)]);
+    assert!(stderr(&alone).contains("--tls-key <FILE>"), "{}", stderr(&alone));
+    let own = ["--tls", "--tls-cert", text(&cert), "--tls-key", text(&key), "--tls-ca", text(&ca)];
+    let server = data.serve(&own);
+    assert_eq!(server.stop(), Some(0));
+    // The directory keeps them.
+    let server = Running::start(pando(&["serve", "--data", text(&data.path())]), "serving ");
+    let token = data.admin_token();
+    let status = ["status", server.address(), "--token", text(&token), "--tls"];
+    let said = fail(1, &status);
+    assert!(said.contains("another authority certifies it"), "{said}");
+    let status = [&status[..], &["--tls-ca", text(&ca)]].concat();
+    succeed(&status);
+    // A certificate for another host, and then again the right one.
+    operator.certify("elsewhere.example");
+    let until = |wanted: bool| {
+        for _ in 0..200 {
+            let output = crate::harness::run(&status);
+            if output.status.success() == wanted {
+                return stderr(&output);
+            }
+            pause(Duration::from_millis(100));
+        }
+        panic!("the certificate is not read again");
+    };
+    let said = until(false);
+    assert!(said.contains("is for elsewhere.example, not for 127.0.0.1"), "{said}");
+    operator.certify("127.0.0.1");
+    until(true);
+    // A file that cannot be read does no harm while the server runs, and is named at its start.
+    fs::write(&cert, "nothing").unwrap();
+    pause(Duration::from_millis(2500));
+    succeed(&status);
+    assert_eq!(server.stop(), Some(0));
+    let said = fail(1, &["serve", "--data", text(&data.path())]);
+    assert!(said.contains("cert.pem: holds no certificate in PEM"), "{said}");
+}
+
+/// Resident memory of a process, in KiB.
+fn resident(server: &Running) -> u64 {
+    let status = format!("/proc/{}/status", server.pid().as_raw_nonzero());
+    let status = fs::read_to_string(status).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn handshakes_that_never_end_cost_little_and_hold_nobody_up() {
+    let data = Data::formatted();
+    let server = data.serve(&["--tls"]);
+    let token = data.admin_token();
+    let status = ["status", server.address(), "--token", text(&token), "--tls"];
+    succeed(&status);
+    let before = resident(&server);
+    // More than there may be handshakes at a time: half of the header of a ClientHello, and then
+    // nothing.
+    let begun: Vec<_> = (0..2000)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address()).unwrap();
+            stream.write_all(&[tls::FIRST_BYTE, 3, 1]).unwrap();
+            stream
+        })
+        .collect();
+    // A real client waits for at most the time that a handshake may take.
+    succeed(&status);
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB for 2000 handshakes");
+    let mut last = begun.last().unwrap();
+    last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let ended = last.read(&mut [0; 16]);
+    assert!(!ended.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn a_cluster_on_one_machine_encrypts_everything_when_told_to() {
+    let folder = folder();
+    let dir = folder.path().join("dev");
+    let mount = Mountpoint::new(folder.path());
+    let mountpoint = mount.0.clone();
+    let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0", "--tls"];
+    let mounted = ["--mount", text(&mountpoint)];
+    let running = Running::start(pando(&[&args[..], &mounted].concat()), "serving ");
+    fs::create_dir(mountpoint.join("a")).unwrap();
+    fs::write(mountpoint.join("a/file"), CONTENT).unwrap();
+    fs::rename(mountpoint.join("a"), mountpoint.join("b")).unwrap();
+    assert_eq!(fs::read_to_string(mountpoint.join("b/file")).unwrap(), CONTENT);
+    assert!(running.said.contains("https://") && running.said.contains(" and --tls"));
+    let address = running.said.lines().find_map(|line| line.strip_prefix("server 1 at ")).unwrap();
+    let address = address.split(',').next().unwrap();
+    let token = dir.join("admin.token");
+    let said = fail(1, &["status", address, "--token", text(&token)]);
+    assert!(said.contains("takes encrypted connections only"), "{said}");
+    assert_eq!(running.stop(), Some(0));
+}
