@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # #[allow(dead_code, reason = "the examples use a part of it")]
-//! # #[path = "../tests/support/world.rs"]
+//! # #[path = "../tests/all/world.rs"]
 //! # mod world;
 //! use client::{Client, Config, Error, OpenOptions};
 //! # async fn example(config: Config) -> client::Result<()> {

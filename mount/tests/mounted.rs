@@ -45,7 +45,7 @@ mod unnamed;
 mod users;
 #[path = "mounted/waits.rs"]
 mod waits;
-#[path = "../../client/tests/support/world.rs"]
+#[path = "../../client/tests/all/world.rs"]
 #[allow(dead_code, reason = "this server is never killed")]
 mod world;
 #[path = "mounted/xattrs.rs"]

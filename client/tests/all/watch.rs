@@ -1,16 +1,12 @@
 //! Watching a directory of one server: what is told, and to whom.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use base::{Cred, FsError};
 use client::{Change, Client, Error, News, OpenOptions, Position, Watch, WatchOptions};
 use wire::{Token, XattrMode};
-use world::{FEED_EVENTS_MAX, World};
+
+use crate::world::{FEED_EVENTS_MAX, World};
 
 /// A change and its path, in short.
 type Told = (Change, String);

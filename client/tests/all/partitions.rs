@@ -1,9 +1,4 @@
 //! Tests of requests to scripted servers that have partitions of one directory.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/script.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod script;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,7 +7,6 @@ use base::{
     Subsets, Time, layout::POS_MAX, placement::shard_of,
 };
 use client::{Client, FileSystem};
-use script::{Peer, attr, config_of, dir, entry_of_dir, name, welcome};
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout_at},
@@ -21,6 +15,8 @@ use wire::{
     Answer, DirRef, Entry, FileRef, LayoutNews, NodeRef, Readdir, ReaddirEntry, ReaddirPage, Reply,
     Request, RequestHeader, Retry, ShareStat, Welcome,
 };
+
+use crate::script::{Peer, attr, config_of, dir, entry_of_dir, name, welcome};
 
 const SHARDS: u16 = 4;
 const KEY: HashKey = HashKey { k0: 1, k1: 2 };

@@ -1,13 +1,9 @@
 //! Several users of one client: what one of them has open lets no other do anything.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use base::{Cred, FsError};
 use client::{Client, OpenOptions};
-use world::{World, fs};
+
+use crate::world::{World, fs};
 
 /// A client, and two users of its session.
 async fn two_users(world: &World) -> (Client, Client, Client) {

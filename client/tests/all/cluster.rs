@@ -1,9 +1,4 @@
 //! A client against the servers of a cluster, which follow a script.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/script.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod script;
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,12 +8,13 @@ use base::{
 };
 use bytes::Bytes;
 use client::{Client, Config, Error, FileLock, FileSystem, Resolution};
-use script::{Peer, Server, attr, config_of, dir, entry_of_dir, name, welcome};
 use tokio::{task::JoinHandle, time::Instant};
 use wire::{
     Answer, CacheEvents, DirRef, Entry, FileRef, Guess, Guessed, NodeRef, OpenState, Opened, Reply,
     Request, Resume, Retry, Stand, Statfs, Welcome, way_mark,
 };
+
+use crate::script::{Peer, Seconds, Server, attr, config_of, dir, entry_of_dir, name, welcome};
 
 const ONE: &str = "one:1";
 const TWO: &str = "two:1";
@@ -867,7 +863,7 @@ async fn who_must_prove_walks_or_wants_to_walk_does_not_guess() {
 #[tokio::test(start_paused = true)]
 async fn with_a_lease_paths_are_believed_without_validation_until_it_ends() {
     let lease = Some(Duration::from_secs(1));
-    let clock = Arc::new(script::Seconds::default());
+    let clock = Arc::new(Seconds::default());
     let its = clock.clone();
     let resolution = Resolution::Sequential;
     let change = |config| Config { cache_lease: lease, resolution, clock: its, ..config };

@@ -1,9 +1,4 @@
 //! POSIX ACLs and the extended attributes of each namespace, for users whom the server checks.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use base::{
     Cred, FsError,
@@ -12,7 +7,8 @@ use base::{
 };
 use client::{Client, OpenOptions, Result};
 use wire::XattrMode;
-use world::{World, fs};
+
+use crate::world::{World, fs};
 
 const OWNER: u16 = 1;
 const USER: u16 = 2;

@@ -1,9 +1,4 @@
 //! Locks between clients, against a server in memory that is killed and started again.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::time::Duration;
 
@@ -14,7 +9,8 @@ use base::{
 use client::{Client, Error, File, FileLock, FileSystem, OpenOptions};
 use futures::FutureExt as _;
 use tokio::{sync::oneshot, time::sleep};
-use world::World;
+
+use crate::world::World;
 
 const HELD: Error = Error::Fs(FsError::TryAgain);
 

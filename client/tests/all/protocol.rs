@@ -1,9 +1,4 @@
 //! Tests of requests, word for word, to a scripted server.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/script.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod script;
 
 use std::time::Duration;
 
@@ -14,7 +9,6 @@ use base::{
 use bytes::Bytes;
 use client::{Client, Error, File, FileSystem};
 use futures::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use script::{LEASE_MS, Peer, Server, attr, config, dir, entry_of_dir, name, welcome};
 use tokio::{
     io::AsyncReadExt as _,
     task::JoinHandle,
@@ -24,6 +18,8 @@ use wire::{
     Answer, CacheEvents, Created, Entry, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
     Stand, Written, frame::take_frame,
 };
+
+use crate::script::{LEASE_MS, Peer, Server, attr, config, dir, entry_of_dir, name, welcome};
 
 async fn connect() -> (Client, Server, Peer) {
     let (config, mut server) = config();

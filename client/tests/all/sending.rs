@@ -1,9 +1,4 @@
 //! Tests of written data when it is sent: which writer wins, and which handle learns of an error.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::time::Duration;
 
@@ -11,7 +6,8 @@ use base::{Access, Cred, FsError};
 use client::{Client, Error, FileSystem, OpenOptions};
 use tokio::{task::yield_now, time::sleep};
 use wire::{NodeRef, XattrMode};
-use world::World;
+
+use crate::world::World;
 
 /// Makes a directory in which there is room for 8 KiB.
 async fn limit(client: &Client, dir: &str) {

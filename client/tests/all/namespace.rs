@@ -1,16 +1,12 @@
 //! The operations by path, against a server in memory.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::time::Duration;
 
 use base::{Cred, FileKind, FsError, SetTime, Time};
 use client::{Client, Config, Error, OpenOptions, Resolution};
 use wire::{RenameMode, Token, XattrMode};
-use world::{World, fs};
+
+use crate::world::{World, fs};
 
 #[tokio::test(start_paused = true)]
 async fn what_is_made_is_found_by_its_path() {

@@ -1,16 +1,12 @@
 //! Files that are made without a name, and get one later or never.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::time::Duration;
 
 use base::{Cred, FsError};
 use client::Error;
 use tokio::time::sleep;
-use world::{World, fs};
+
+use crate::world::{World, fs};
 
 #[tokio::test(start_paused = true)]
 async fn a_file_without_a_name_is_gone_when_it_is_closed() {

@@ -1,9 +1,4 @@
 //! Contents of files, against a server in memory and a vector of bytes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +11,8 @@ use client::{AccessTimes, Client, Config, Error, File, FileSystem, Handle, OpenO
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use proptest::{prelude::*, test_runner::TestRunner};
 use wire::{NodeRef, XattrMode};
-use world::World;
+
+use crate::world::World;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,9 +1,4 @@
 //! Sessions, against a server that is killed and started again.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -11,7 +6,8 @@ use base::FsError;
 use client::{Error, OpenOptions};
 use futures::{FutureExt as _, future::join_all};
 use tokio::time::sleep;
-use world::World;
+
+use crate::world::World;
 
 #[tokio::test(start_paused = true)]
 async fn a_client_goes_on_when_its_server_was_restarted() {

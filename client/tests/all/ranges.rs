@@ -1,14 +1,10 @@
 //! Ranges of files: longer, zeros, data and holes, copies; against a server in memory.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses a part of it")]
-mod world;
 
 use base::FsError;
 use client::{Client, Error, File, OpenOptions};
 use wire::{AllocateMode, SeekTo};
-use world::World;
+
+use crate::world::World;
 
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = 4 * MIB;
