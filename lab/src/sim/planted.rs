@@ -1,7 +1,7 @@
 //! The bugs that simulated worlds must find, each with the seed that shows it:
 //! `lab/testdata/planted.txt`.
 //!
-//! `lab/tests/simulation.rs` has a test for each of them. `lab planted` runs them all, and with
+//! `lab/tests/all/simulation.rs` has a test for each of them. `lab planted` runs them all, and with
 //! `--pin` writes the table anew.
 
 use std::{

@@ -1,17 +1,15 @@
 //! The view of a session: of files through a walk that it must prove, at the server where they were
 //! born, and of directories that others have just emptied by moves.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-mod calm;
 
 use std::time::Duration;
 
 use base::{Access, Cred, FsError};
-use calm::{failed, in_cluster, in_cluster_of};
 use client::FileSystem;
 use lab::sim::plan::Plan;
 use meta::Durability;
 use wire::NodeRef;
+
+use crate::calm::{failed, in_cluster, in_cluster_of};
 
 #[test]
 fn a_file_is_reached_by_its_name_only_as_long_as_its_directory_may_be_searched() {

@@ -1,6 +1,5 @@
 //! A directory in five partitions on three servers, as its clients meet it: which servers they ask,
 //! and what listings and attributes show.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::{cell::Cell, time::Duration};
 

@@ -10,11 +10,6 @@
 //! Every time it must end well. What was answered is there, each name once, in its partition. The
 //! handoff has come to its end and left nothing, a check finds nothing, and the directory goes on
 //! splitting.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "these are tests")]
-
-#[path = "steps/crash.rs"]
-mod crash;
-mod steps;
 
 use std::{
     cell::Cell,
@@ -34,10 +29,11 @@ use lab::{
     sim::{disk::Steps, world::World},
 };
 use meta::{Bug, Durability};
-use steps::SHARDS;
 use store::Engine as _;
 use tokio::time::timeout;
 use wire::{DirRef, NodeRef, XattrMode};
+
+use crate::steps::{self, SHARDS};
 
 /// Number of names in the directory that are stable before anything moves.
 const NAMES: usize = 24;
@@ -341,7 +337,7 @@ impl Stage {
     async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
         let Some(crash) = crash else { return Ok(()) };
         let power = matches!(crash.death, Death::Power);
-        crash::crash(&self.world, victims, power, crash.step, PATIENCE).await
+        steps::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
     /// Lists until it is over: names that exist all the time are always listed, once.

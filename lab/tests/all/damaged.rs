@@ -1,16 +1,14 @@
 //! Damage in a cluster: damaged records answer EIO, as on one server. Everything else works, and no
 //! request waits for ever.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
-
-mod calm;
 
 use std::{ops::ControlFlow, time::Duration};
 
 use base::{Cred, FsError, SetAttr};
-use calm::{failed, in_cluster};
 use client::{Client, FileSystem as _};
 use lab::sim::{server::Host, world::World};
 use store::{Batch, Engine as _};
+
+use crate::calm::{failed, in_cluster};
 
 /// Removes all records of a kind whose keys hold `bytes`, from all servers; returns their number.
 async fn remove(world: &World, kind: u8, bytes: &[u8]) -> usize {

@@ -5,7 +5,6 @@
 //! server or several. A check finds nothing there. All that was answered before a dump was started
 //! is in it, and nothing that began after the start was answered. Of two things that one client did
 //! one after the other, the second is never there without the first.
-#![expect(clippy::print_stdout, reason = "all of this is tests")]
 
 use std::{
     cell::{Cell, RefCell},

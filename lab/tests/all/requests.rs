@@ -4,7 +4,6 @@
 //! The path is twenty directories deep, and goes over all servers. A warm client has walked it
 //! before, a cold one is new; both have a session at every server. Questions between servers for an
 //! operation count as well: a server is touched if it executes anything for the operation.
-#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use std::{pin::Pin, time::Duration};
 

@@ -1,8 +1,6 @@
 //! Simulated worlds: no fault breaks a promise, and each planted bug is found.
 //!
 //! `lab sim` runs more of them, and replays one.
-#![expect(clippy::print_stdout, reason = "what happened in the worlds is a part of the result")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 use std::{ops::Range, time::Instant};
 

@@ -1,5 +1,4 @@
 //! Names move from one partition to another, though a server goes away meanwhile.
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
 
 use std::{cell::Cell, ops::ControlFlow, time::Duration};
 

@@ -3,7 +3,6 @@
 //!
 //! `real` compares the native client and a server with the model. Here the model is compared with
 //! itself, and with file systems that have a bug.
-#![expect(clippy::print_stdout, reason = "counts and short sequences are for the reader of a run")]
 
 mod handles;
 mod paths;

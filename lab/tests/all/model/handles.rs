@@ -1,6 +1,5 @@
 //! Links of open files by their handles, in sessions that may see only a subtree: several servers
 //! answer as one does, and what has left the subtree gets no name in it.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::time::Duration;
 

@@ -2,7 +2,6 @@
 //!
 //! Each test begins with a sound cluster, on which nothing is found, and ends with one, except for
 //! those about damage that is not repaired.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 mod blocks;
 mod damage;

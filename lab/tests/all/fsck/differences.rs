@@ -5,7 +5,7 @@ use base::{Encode as _, placement::shard_of};
 use client::FileSystem as _;
 use wire::{DirRef, XattrMode};
 
-use crate::{KIND, SERVERS, dir, elsewhere, on_a_cluster, repair, with_cluster};
+use super::{KIND, SERVERS, dir, elsewhere, on_a_cluster, repair, with_cluster};
 
 #[test]
 fn what_nothing_leads_to_goes_to_the_partition_that_has_its_name() {

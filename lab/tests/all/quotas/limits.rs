@@ -11,7 +11,7 @@ use lab::{
 };
 use wire::{DirRef, NodeRef, RenameMode};
 
-use crate::{SERVERS, compare, count, in_world, is, plan, server_of, with_both};
+use super::{SERVERS, compare, count, in_world, is, plan, server_of, with_both};
 
 /// Sets a limit. The limit is enforced when this returns.
 async fn limit(world: &World, client: &Client, path: &str, what: &str, max: u64) {

@@ -1,6 +1,5 @@
 //! Directories whose predicted ids collide, because ids have only six bits: they get another
 //! version of their name, and are found as if they had been renamed.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

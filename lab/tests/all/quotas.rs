@@ -2,7 +2,6 @@
 //! on.
 //!
 //! Each test ends with a check of all servers, which compares charges with what exists.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod limits;
 

@@ -7,7 +7,7 @@ use client::{Client, FileSystem as _};
 use store::Engine as _;
 use wire::{DirRef, XattrMode};
 
-use crate::{Cluster, Record, dir, elsewhere, findings, on_a_cluster, repair};
+use super::{Cluster, Record, dir, elsewhere, findings, on_a_cluster, repair};
 
 /// Like [`on_a_cluster`], with a directory `/wide` in three partitions, each on another server,
 /// with twelve names and a thirteenth for a directory. None of them is lost.

@@ -1,9 +1,5 @@
 //! Servers of a cluster that are silent, dead or without the coordinator: the work that goes on at
 //! the other servers meanwhile, and its stability. These worlds have no other faults.
-#![expect(clippy::unwrap_used, reason = "these are tests")]
-
-#[expect(dead_code, reason = "each test uses a part of it")]
-mod steps;
 
 use std::time::Duration;
 
@@ -11,9 +7,10 @@ use base::{Cred, EntryName, FileKind, placement::shard_of};
 use client::{Client, FileSystem, New, OpenOptions};
 use lab::sim::{plan::Plan, world::World};
 use meta::Durability;
-use steps::SHARDS;
 use tokio::time::{Instant, timeout};
 use wire::{DirRef, NodeRef};
+
+use crate::steps::{self, SHARDS};
 
 const SERVERS: u16 = 3;
 const SECOND: Duration = Duration::from_secs(1);

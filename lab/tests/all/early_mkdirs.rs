@@ -8,11 +8,6 @@
 //! Every time all comes back in bounded time. What was answered is there, or, where the power may
 //! take it, what was synced. Nothing is left of early mkdirs, a check finds nothing, and
 //! directories can be made and removed in all existing directories.
-#![expect(clippy::print_stdout, reason = "these are tests")]
-
-#[path = "steps/crash.rs"]
-mod crash;
-mod steps;
 
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow, time::Duration};
 
@@ -30,6 +25,8 @@ use meta::{Bug, Durability};
 use store::Engine as _;
 use tokio::time::timeout;
 use wire::NodeRef;
+
+use crate::steps;
 
 const SERVERS: u16 = 3;
 /// In the time of the world. A longer wait counts as endless.
@@ -233,7 +230,7 @@ impl Stage {
     async fn crash(&self, crash: Option<&Crash>, victims: &[usize]) -> anyhow::Result<()> {
         let Some(crash) = crash else { return Ok(()) };
         let power = crash.death == Death::Power;
-        crash::crash(&self.world, victims, power, crash.step, PATIENCE).await
+        steps::crash(&self.world, victims, power, crash.step, PATIENCE).await
     }
 
     /// Waits until nothing is left of early mkdirs, nor of other transactions.

@@ -7,9 +7,6 @@
 //!
 //! In other worlds the initiator does not reach another server for a while, from any moment on: the
 //! coordinator reaches both, and nothing stays in doubt.
-#![expect(clippy::print_stdout, reason = "these are tests")]
-
-mod steps;
 
 use std::{collections::BTreeSet, ops::ControlFlow, time::Duration};
 
@@ -32,6 +29,8 @@ use parking_lot::Mutex;
 use store::Engine as _;
 use tokio::time::{Instant, timeout};
 use wire::NodeRef;
+
+use crate::steps;
 
 const SERVERS: u16 = 3;
 /// The server that dies. It is not the coordinator.

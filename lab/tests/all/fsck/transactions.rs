@@ -2,7 +2,7 @@
 
 use base::Encode as _;
 
-use crate::{SERVERS, elsewhere, on_a_cluster, repair, with_cluster};
+use super::{SERVERS, elsewhere, on_a_cluster, repair, with_cluster};
 
 /// Key of a prepared transaction.
 fn prepared(server: u16) -> Vec<u8> {

@@ -8,7 +8,7 @@ use client::Client;
 use lab::sim::plan::Plan;
 use store::{Batch, Engine as _};
 
-use crate::{Cluster, KIND, findings, in_world, plan, repair, try_repair, with_cluster};
+use super::{Cluster, KIND, findings, in_world, plan, repair, try_repair, with_cluster};
 
 /// Number of worlds that are used while they are checked.
 const BUSY: u64 = 60;

@@ -2,7 +2,6 @@
 //! for good; and what that costs.
 //!
 //! Each test ends with a check of all servers.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Tokens for a subtree whose path leads over several servers: the subtree is the session's root,
 //! and the token gives access to nothing else.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 use std::time::Duration;
 

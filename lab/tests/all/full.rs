@@ -1,6 +1,5 @@
 //! A cluster one of whose disks is nearly full: what needs room there is refused and changes
 //! nothing, the other servers go on, and all goes on when there is room again.
-#![expect(clippy::unwrap_used, reason = "all of this is tests")]
 
 use std::time::Duration;
 

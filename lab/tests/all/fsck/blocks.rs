@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use lab::check;
 use store::Engine as _;
 
-use crate::{Cluster, KIND, SERVERS, dir, findings, followed, with_cluster};
+use super::{Cluster, KIND, SERVERS, dir, findings, followed, with_cluster};
 
 /// Puts blocks into the store of `server`, of a session that does not exist.
 async fn leave_blocks(cluster: &Cluster, server: usize, count: u64) {
