@@ -92,6 +92,8 @@ fn as_in_workspace(root: &Path) -> Command {
     let mut cargo = cargo(root);
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
+    // No variable says this.
+    cargo.args(["--config", "profile.dev.package.\"*\".debug=false"]);
     cargo.env("CUSTOM_LIBFUZZER_PATH", root.join("target/libfuzzer.a"));
     cargo
 }
