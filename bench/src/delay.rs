@@ -148,7 +148,8 @@ async fn carry(
                     to.flush().await?;
                 }
             }
-            read = from.read(&mut buffer), if reads => match read? {
+            // A connection that was lost has ended, too.
+            read = from.read(&mut buffer), if reads => match read.unwrap_or(0) {
                 0 => ended = true,
                 read => {
                     bytes += read;

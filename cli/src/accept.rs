@@ -180,14 +180,19 @@ fn note_refusal(server: &Server, slots: &Slots, why: Refused, full: &mut Option<
     }
 }
 
-/// Tells a client to wait, as the answer to its Hello.
+/// Tells a client to wait, as the answer to its Hello. One that speaks TLS is told nothing, and
+/// comes again, as words in clear are none of its server.
 async fn refuse(mut stream: tokio::net::TcpStream) -> io::Result<()> {
-    let mut out = Vec::new();
-    frame::put_frame(&mut out, |out| {
-        ReplyHeader { call: 1, cache_version: 0 }.encode(out);
-        Answer::Retry(Retry::Busy).encode(out);
-    });
-    stream.write_all(&out).await?;
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    if first[0] != tls::FIRST_BYTE {
+        let mut out = Vec::new();
+        frame::put_frame(&mut out, |out| {
+            ReplyHeader { call: 1, cache_version: 0 }.encode(out);
+            Answer::Retry(Retry::Busy).encode(out);
+        });
+        stream.write_all(&out).await?;
+    }
     stream.shutdown().await?;
     // Bytes that the client sends must be read, or the kernel takes our words back.
     let mut sent = [0; 4096];

@@ -4,29 +4,40 @@
 //! connection is encrypted is seen from its first byte, so the same address takes both where both
 //! are allowed: in clear from this machine, encrypted from everywhere.
 //!
-//! Always true: no byte of a connection in clear that may not be so reaches the server. Handshakes
-//! under way are bounded in number and in time; more of them wait in the order in which they came.
+//! Always true: no byte of a connection in clear that may not be so reaches the server. A connection
+//! must be admitted within [`ADMITTED_WITHIN`] of its first byte. Handshakes under way are bounded,
+//! those of one address more tightly, so that nobody keeps all others out; more of them wait in the
+//! order in which they came.
 
 use std::{
     io,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use base::Encode as _;
+use base::{Encode as _, HashMap};
+use parking_lot::Mutex;
 use tls::{Acceptor, Binding, FIRST_BYTE, HANDSHAKE_TIMEOUT, ServerStream};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::TcpStream,
     sync::Semaphore,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use wire::{Answer, ReplyHeader, frame};
 
 /// Handshakes under way at a time: each takes some 30 KiB and a third of a millisecond.
 const HANDSHAKES_MAX: usize = 1024;
+/// Handshakes of one address under way at a time.
+const HANDSHAKES_AN_ADDRESS_MAX: usize = 128;
+/// Time within which a connection must say its first byte, and again within which it must be
+/// admitted.
+const ADMITTED_WITHIN: Duration = HANDSHAKE_TIMEOUT;
+/// Shortest pause between two lines of the log about refused connections.
+const LOG_PERIOD: Duration = Duration::from_secs(1);
 /// Time that a refused client has to read the refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -46,7 +57,31 @@ pub(crate) enum Clear {
 pub(crate) struct Admission {
     acceptor: Acceptor,
     clear: Clear,
-    handshakes: Arc<Semaphore>,
+    handshakes: Arc<Handshakes>,
+    logged: Arc<Mutex<Option<Instant>>>,
+}
+
+/// Handshakes under way.
+struct Handshakes {
+    all: Semaphore,
+    /// Those of each address that has any.
+    of: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+}
+
+impl Handshakes {
+    fn new() -> Handshakes {
+        Handshakes { all: Semaphore::new(HANDSHAKES_MAX), of: Mutex::default() }
+    }
+
+    /// The places of an address.
+    fn of(&self, address: IpAddr) -> Arc<Semaphore> {
+        let mut of = self.of.lock();
+        if of.len() == of.capacity() {
+            of.retain(|_, places| Arc::strong_count(places) > 1);
+        }
+        let new = || Arc::new(Semaphore::new(HANDSHAKES_AN_ADDRESS_MAX));
+        Arc::clone(of.entry(address).or_insert_with(new))
+    }
 }
 
 /// A connection that may talk.
@@ -73,7 +108,8 @@ pub(crate) enum Closed {
 
 impl Admission {
     pub(crate) fn new(acceptor: Acceptor, clear: Clear) -> Admission {
-        Admission { acceptor, clear, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
+        let handshakes = Arc::new(Handshakes::new());
+        Admission { acceptor, clear, handshakes, logged: Arc::default() }
     }
 
     /// Lets a connection in, with the value that only its two ends know where it is encrypted.
@@ -82,43 +118,65 @@ impl Admission {
         &self,
         mut stream: TcpStream,
     ) -> Result<(Link, Option<Binding>), Closed> {
+        let address = stream.peer_addr()?.ip().to_canonical();
         let mut first = [0];
         // A client of the server's protocol speaks first, and so does a browser.
-        let heard = timeout(HANDSHAKE_TIMEOUT, stream.peek(&mut first)).await;
-        match heard.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+        let late = || io::Error::from(io::ErrorKind::TimedOut);
+        let heard = timeout(ADMITTED_WITHIN, stream.peek(&mut first)).await;
+        match heard.map_err(|_| late())?? {
             0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             _ if first[0] == FIRST_BYTE => {}
-            _ if self.takes_in_clear(&stream)? => return Ok((Link::Clear(stream), None)),
+            _ if self.takes_in_clear(address) => return Ok((Link::Clear(stream), None)),
             _ => {
+                self.note_refusal(address);
                 // The client may have gone.
                 let _ = timeout(REFUSAL_TIMEOUT, refuse(&mut stream, first[0])).await;
                 return Err(Closed::InClear);
             }
         }
-        let _place = self.handshakes.acquire().await;
+        timeout(ADMITTED_WITHIN, self.encrypt(stream, address)).await.map_err(|_| late())?
+    }
+
+    /// Shakes hands, once there is a place for it.
+    async fn encrypt(
+        &self,
+        stream: TcpStream,
+        address: IpAddr,
+    ) -> Result<(Link, Option<Binding>), Closed> {
+        let of_address = self.handshakes.of(address);
+        // The semaphores are never closed.
+        let _place = of_address.acquire().await;
+        let _place_of_all = self.handshakes.all.acquire().await;
         let (stream, binding) = self.acceptor.accept(stream).await?;
         Ok((Link::Encrypted(Box::new(stream)), Some(binding)))
     }
 
-    fn takes_in_clear(&self, stream: &TcpStream) -> io::Result<bool> {
-        Ok(match self.clear {
+    fn takes_in_clear(&self, address: IpAddr) -> bool {
+        match self.clear {
             Clear::Nobody => false,
-            Clear::ThisMachine => stream.peer_addr()?.ip().to_canonical().is_loopback(),
+            Clear::ThisMachine => address.is_loopback(),
             Clear::Everybody => true,
-        })
+        }
+    }
+
+    /// Logs that a client was refused, a line a period at most.
+    fn note_refusal(&self, address: IpAddr) {
+        let mut logged = self.logged.lock();
+        if logged.is_none_or(|logged| logged.elapsed() > LOG_PERIOD) {
+            *logged = Some(Instant::now());
+            tracing::warn!(%address, "a connection in clear was refused: only TLS is taken here");
+        }
     }
 }
 
 /// Tells a client of our own protocol, or a browser, that only TLS is spoken here.
 async fn refuse(stream: &mut TcpStream, first: u8) -> io::Result<()> {
-    const REASON: &str = "this address takes encrypted connections only: give --tls, or leave \
-                          out --insecure; versions without TLS cannot connect";
     if first == frame::opening()[0] {
         let mut out = Vec::new();
         frame::put_frame(&mut out, |out| {
             // The form of a refusal is the same in all versions of the protocol.
             ReplyHeader { call: 0, cache_version: 0 }.encode(out);
-            Answer::Refused(REASON.to_owned()).encode(out);
+            Answer::Refused(wire::TLS_ONLY.to_owned()).encode(out);
         });
         stream.write_all(&out).await?;
     } else {

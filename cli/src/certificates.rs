@@ -4,19 +4,25 @@
 //! they change. A certificate that cannot be renewed stays, and the log says so in time.
 
 use std::{
+    collections::BTreeSet,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
 use anyhow::Context as _;
-use client::{Connector, Encryption, Trust};
+use base::Clock as _;
+use client::{Connector, Encryption, SystemClock, Trust};
 use serde::{Deserialize, Serialize};
 use tls::{Acceptor, Authority, Identity, Names};
+use tokio::time::Instant;
 
-/// Pause between two certificates that a server issues to itself: a seventh of their validity.
+/// Age of a certificate at which a server issues itself another: a seventh of its validity.
 const ISSUE_PERIOD: Duration = Duration::from_secs(24 * 3600);
+/// Pause between two looks at that age: a clock that is set, or a machine that has slept, makes it
+/// another one.
+const AGE_LOOK_PERIOD: Duration = Duration::from_secs(60);
 /// Pause between two looks whether the operator's files have changed.
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 /// Validity that is left of an operator's certificate when the log begins to warn, daily.
@@ -43,8 +49,8 @@ pub(crate) struct Certificates {
 }
 
 enum Source {
-    /// The file system's authority issues one to this server.
-    Issued { authority: Box<Authority>, names: Names },
+    /// The file system's authority has issued one to this server, then.
+    Issued { authority: Box<Authority>, names: Names, issued: SystemTime },
     /// The operator has one, last changed then.
     Files { files: Files, changed: Changed },
 }
@@ -61,9 +67,10 @@ impl Certificates {
     ) -> anyhow::Result<Certificates> {
         let Some(files) = files else {
             let authority = Box::new(Authority::derive(signing_key)?);
-            let identity = authority.issue(&names, SystemTime::now())?;
+            let issued = now();
+            let identity = authority.issue(&names, issued)?;
             let connector = Connector::new(Trust::Authority(authority.fingerprint()))?;
-            let source = Source::Issued { authority, names };
+            let source = Source::Issued { authority, names, issued };
             return Ok(Certificates { acceptor: Acceptor::new(identity)?, source, connector });
         };
         let changed = changed(files);
@@ -98,24 +105,36 @@ impl Certificates {
     /// Renews the certificate for as long as the server runs.
     pub(crate) async fn renew(mut self) {
         match &mut self.source {
-            Source::Issued { authority, names } => loop {
-                tokio::time::sleep(ISSUE_PERIOD).await;
-                match authority.issue(names, SystemTime::now()) {
-                    Ok(identity) => self.acceptor.renew(identity),
+            Source::Issued { authority, names, issued } => loop {
+                tokio::time::sleep(AGE_LOOK_PERIOD).await;
+                let now = now();
+                if !is_old(*issued, now) {
+                    continue;
+                }
+                match authority.issue(names, now) {
+                    Ok(identity) => {
+                        *issued = now;
+                        self.acceptor.renew(identity);
+                    }
                     Err(error) => {
-                        tracing::error!(%error, "the server's certificate is not renewed")
+                        tracing::error!(%error, "the server's certificate is not renewed");
                     }
                 }
             },
             Source::Files { files, changed } => {
-                let mut warned = SystemTime::now();
+                let mut seen = Seen { changed: *changed, warned: Instant::now(), failed: None };
                 loop {
                     tokio::time::sleep(LOOK_PERIOD).await;
-                    look(&self.acceptor, files, changed);
-                    if warned.elapsed().is_ok_and(|since| since > WARN_PERIOD) {
-                        warned = SystemTime::now();
-                        if let Ok(identity) = Identity::read(&files.cert, &files.key) {
-                            warn_of_end(&files.cert, &identity);
+                    let (acceptor, files) = (self.acceptor.clone(), files.clone());
+                    // A disk that hangs must hold up no request.
+                    let looked = tokio::task::spawn_blocking(move || {
+                        look(&acceptor, &files, &mut seen);
+                        seen
+                    });
+                    match looked.await {
+                        Ok(after) => seen = after,
+                        Err(error) => {
+                            return tracing::error!(%error, "certificates are looked at no more");
                         }
                     }
                 }
@@ -124,23 +143,53 @@ impl Certificates {
     }
 }
 
+/// Whether a certificate that was issued then needs a successor now. One that was issued in the
+/// future was made before the clock was set back.
+fn is_old(issued: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(issued).map_or(true, |age| age > ISSUE_PERIOD)
+}
+
+/// The operator's files as they were last looked at.
+struct Seen {
+    changed: Changed,
+    warned: Instant,
+    /// The error of the last attempt to read them, which is logged once.
+    failed: Option<String>,
+}
+
 /// Reads the operator's files again if they have changed. A pair that does not fit, as while one of
 /// both files is written, is looked at again.
-fn look(acceptor: &Acceptor, files: &Files, seen: &mut Changed) {
+fn look(acceptor: &Acceptor, files: &Files, seen: &mut Seen) {
     let now = changed(files);
-    if now == *seen {
+    let warns = seen.warned.elapsed() > WARN_PERIOD;
+    if now == seen.changed && !warns {
         return;
     }
     match Identity::read(&files.cert, &files.key) {
         Ok(identity) => {
-            *seen = now;
-            let cert = files.cert.display();
-            tracing::info!(%cert, "the new certificate is in force for new connections");
+            if now != seen.changed {
+                let cert = files.cert.display();
+                tracing::info!(%cert, "the new certificate is in force for new connections");
+            }
+            *seen = Seen { changed: now, warned: Instant::now(), failed: None };
             warn_of_end(&files.cert, &identity);
             acceptor.renew(identity);
         }
-        Err(error) => tracing::error!(%error, "the certificate of before stays in force"),
+        Err(error) => {
+            let error = error.to_string();
+            if seen.failed.as_ref() != Some(&error) {
+                tracing::error!(error, "the certificate of before stays in force");
+                seen.failed = Some(error);
+            }
+        }
     }
+}
+
+/// The time of this machine.
+fn now() -> SystemTime {
+    let now = SystemClock.now();
+    let since = Duration::new(u64::try_from(now.sec).unwrap_or_default(), now.nsec);
+    SystemTime::UNIX_EPOCH + since
 }
 
 fn changed(files: &Files) -> Changed {
@@ -150,7 +199,7 @@ fn changed(files: &Files) -> Changed {
 
 /// Says that an operator's certificate ends soon, or has ended.
 fn warn_of_end(cert: &Path, identity: &Identity) {
-    let left = identity.left(SystemTime::now());
+    let left = identity.left(now());
     let (cert, ends) = (cert.display(), humantime::format_rfc3339_seconds(identity.ends()));
     if left.is_zero() {
         tracing::error!(%cert, %ends, "the server's certificate has ended: nobody connects with TLS");
@@ -159,13 +208,20 @@ fn warn_of_end(cert: &Path, identity: &Identity) {
     }
 }
 
-/// The names of a server that listens at `address`, and that others know at `advertised`.
-pub(crate) fn names(server: u16, address: SocketAddr, advertised: Option<&str>) -> Names {
+/// The names of a server that listens at `address`, shows its page at `page`, and that others know
+/// at `advertised`.
+pub(crate) fn names(
+    server: u16,
+    (address, page): (SocketAddr, Option<SocketAddr>),
+    advertised: Option<&str>,
+) -> Names {
     let advertised = advertised.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
     let advertised_ip = advertised.and_then(|host| host.trim_matches(['[', ']']).parse().ok());
-    let own = Some(address.ip()).filter(|ip| !ip.is_unspecified());
-    let mut addresses: Vec<IpAddr> = own.into_iter().chain(advertised_ip).collect();
-    addresses.dedup();
+    let own = [Some(address), page].into_iter().flatten().map(|address| address.ip());
+    let this_machine = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let all = own.filter(|ip| !ip.is_unspecified()).chain(advertised_ip).chain(this_machine);
+    let addresses: BTreeSet<IpAddr> = all.collect();
+    let addresses = addresses.into_iter().collect();
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host = match advertised {
         Some(host) if advertised_ip.is_none() => host.to_owned(),
@@ -197,13 +253,23 @@ mod tests {
 
     #[test]
     fn a_server_is_named_as_others_reach_it() {
-        let at = |address: &str, advertised| names(3, address.parse().unwrap(), advertised);
+        let page = Some("10.0.0.2:7421".parse().unwrap());
+        let at = |address: &str, advertised| names(3, (address.parse().unwrap(), page), advertised);
+        let has = |names: &Names, ip: &str| names.addresses.contains(&ip.parse().unwrap());
         let own = at("10.0.0.1:7420", None);
-        assert_eq!((own.server, own.addresses), (3, vec!["10.0.0.1".parse().unwrap()]));
+        assert_eq!(own.server, 3);
+        assert!(["10.0.0.1", "10.0.0.2", "127.0.0.1", "::1"].iter().all(|ip| has(&own, ip)));
         let anywhere = at("0.0.0.0:7420", Some("files.example:7420"));
-        assert_eq!((anywhere.addresses, anywhere.host.as_deref()), (vec![], Some("files.example")));
-        let both = at("0.0.0.0:7420", Some("[fd00::1]:7420"));
-        assert_eq!(both.addresses, ["fd00::1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(anywhere.host.as_deref(), Some("files.example"));
+        assert!(!has(&anywhere, "0.0.0.0"));
+        assert!(has(&at("0.0.0.0:7420", Some("[fd00::1]:7420")), "fd00::1"));
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_daily_and_when_the_clock_was_set() {
+        let (now, hour) = (now(), Duration::from_secs(3600));
+        assert!(!is_old(now, now) && !is_old(now - 23 * hour, now));
+        assert!(is_old(now - 25 * hour, now) && is_old(now + hour, now));
     }
 
     #[tokio::test]
@@ -211,14 +277,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         let files = Files { cert: file("cert"), key: file("key"), ca: file("ca") };
-        assert!(Certificates::open(b"key", Some(&files), names(0, any(), None)).is_err());
-        let mut seen = [None, None];
+        assert!(Certificates::open(b"key", Some(&files), names(0, (any(), None), None)).is_err());
+        let mut seen = Seen { changed: [None, None], warned: Instant::now(), failed: None };
         let authority = Authority::derive(b"key").unwrap();
-        let issued = authority.issue(&names(0, any(), None), SystemTime::now()).unwrap();
+        let issued = authority.issue(&names(0, (any(), None), None), now()).unwrap();
         let acceptor = Acceptor::new(issued).unwrap();
         fs::write(&files.cert, "nothing").unwrap();
         look(&acceptor, &files, &mut seen);
-        assert_eq!(seen, [None, None], "a wrong file is looked at again");
+        assert_eq!(seen.changed, [None, None], "a wrong file is looked at again");
+        assert!(seen.failed.is_some_and(|error| error.contains("no certificate")));
     }
 
     fn any() -> SocketAddr {

@@ -50,7 +50,7 @@ pub(crate) struct TlsArgs {
     pub(crate) tls_ca: Option<PathBuf>,
     /// Encrypt nothing: the token and all data can be read on the way. For networks where nobody
     /// else listens.
-    #[arg(long, conflicts_with_all = ["tls", "tls_ca"])]
+    #[arg(long, conflicts_with = "tls")]
     pub(crate) insecure: bool,
 }
 
@@ -60,6 +60,7 @@ impl TlsArgs {
         if self.insecure {
             return Ok(Tcp::new(Encryption::Never));
         }
+        Token::unverified(token)?;
         let connector = match &self.tls_ca {
             Some(file) => Some(Connector::new(Trust::read(file)?)?),
             None => client::connector_of(token),
@@ -183,10 +184,16 @@ async fn within(
 pub(crate) async fn standing(config: &Config) -> anyhow::Result<Option<Standing>> {
     let (began, mut told) = (Instant::now(), false);
     loop {
+        let mut refused = None;
         for server in &config.addresses {
-            if let Some(standing) = Client::standing(config, server).await? {
-                return Ok(Some(standing));
+            match Client::standing(config, server).await {
+                Ok(Some(standing)) => return Ok(Some(standing)),
+                Ok(None) => {}
+                Err(error) => refused = Some(error),
             }
+        }
+        if let Some(error) = refused {
+            return Err(error.into());
         }
         if began.elapsed() > CONNECT_TIMEOUT {
             return Ok(None);
@@ -217,11 +224,14 @@ async fn why_not(server: &str) -> String {
         Ok(Ok(mut stream)) => {
             // A server says nothing before it was asked something.
             let said = timeout(PROBE_TIMEOUT, async {
-                let mut said = [0; 64];
+                let mut said = [0; 1024];
                 stream.write_all(&wire::frame::opening()).await?;
                 stream.read(&mut said).await.map(|length| said[..length].to_vec())
             });
             match said.await {
+                Ok(Ok(said)) if refused_in_clear(&said) => {
+                    format!("{server}: {}", wire::TLS_ONLY)
+                }
                 Ok(Ok(said)) if said.starts_with(b"HTTP/") => format!(
                     "{server} does not speak Pando's protocol: is it the address of a status page?"
                 ),
@@ -234,6 +244,12 @@ async fn why_not(server: &str) -> String {
         Ok(Err(error)) => format!("{server} cannot be reached: {error}"),
         Err(_) => format!("{server} does not answer"),
     }
+}
+
+/// Whether these bytes are a server's refusal of a connection in clear.
+fn refused_in_clear(said: &[u8]) -> bool {
+    let text = wire::TLS_ONLY.as_bytes();
+    said.windows(text.len()).any(|window| window == text)
 }
 
 /// A runtime for a command that talks to a server.

@@ -531,9 +531,7 @@ impl DataDir {
         }
         let key = signing_key(&self.path)?;
         let token = of_administrator(&key)?.sign(&key);
-        fs::remove_file(&file)
-            .map_err(anyhow::Error::from)
-            .and_then(|()| write_private(&self.path, ADMIN_TOKEN, format!("{token}\n").as_bytes()))
+        replace(&self.path, ADMIN_TOKEN, format!("{token}\n").as_bytes())
             .with_context(|| format!("cannot renew {}", file.display()))?;
         let file = file.display();
         tracing::warn!(%file, "a new administrator's token: tokens of earlier versions have ended");

@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use bench::Delayed;
-use client::{Encryption, SystemClock, Tcp};
+use client::{SystemClock, Tcp};
 use futures::FutureExt as _;
 use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
 use rustix::net::sockopt;
@@ -34,7 +34,7 @@ use tokio::{
 
 use crate::{
     accept::{Accepted, Acceptor, Slots},
-    admission::{Admission, Clear, Closed},
+    admission::{Admission, Clear},
     block_trial,
     certificates::{self, Certificates, Files},
     data::{self, DataDir, Kept},
@@ -143,10 +143,12 @@ pub(crate) struct Tls {
 impl Listen {
     /// Who may talk to the address without encryption.
     fn clear(&self, tls: &Tls) -> Clear {
-        match self.insecure {
-            true => Clear::Everybody,
-            false if tls.only => Clear::Nobody,
-            false => Clear::ThisMachine,
+        if self.insecure {
+            Clear::Everybody
+        } else if tls.only {
+            Clear::Nobody
+        } else {
+            Clear::ThisMachine
         }
     }
 }
@@ -210,7 +212,11 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let address = listener.local_addr()?;
     let http = page.as_ref().map(TcpListener::local_addr).transpose()?;
     data.renew_admin_token()?;
-    let certificates = certificates(&data, options, address)?;
+    let certificates = certificates(&data, options, (address, http))?;
+    if options.listen.insecure {
+        let kept = options.listen.is_kept;
+        tracing::warn!(kept, "clients on other machines may talk in clear: --insecure");
+    }
     let admit =
         |listen: &Listen| Admission::new(certificates.acceptor(), listen.clear(&options.tls));
     let admission = admit(&options.listen);
@@ -368,14 +374,19 @@ struct Door {
 fn certificates(
     data: &DataDir,
     options: &Options,
-    address: SocketAddr,
+    (address, page): (SocketAddr, Option<SocketAddr>),
 ) -> anyhow::Result<Certificates> {
     let key = data::signing_key(data.path())?;
     let server = data.server().unwrap_or_default();
-    let names = certificates::names(server, address, options.advertise.as_deref());
+    let names = certificates::names(server, (address, page), options.advertise.as_deref());
     let certificates = Certificates::open(&key, options.tls.files.as_ref(), names)?;
     if let Some(pem) = certificates.authority_pem() {
-        data.write_authority(pem)?;
+        if let Err(error) = data.write_authority(pem) {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "browsers and scrapers lack the authority"
+            );
+        }
     }
     Ok(certificates)
 }
@@ -458,16 +469,8 @@ fn cluster(
             )));
         }
     };
-    if address.ip().is_unspecified() && options.advertise.is_none() {
-        return Err(usage(format!(
-            "other servers cannot reach {address}: give --listen an address of one interface, or \
-             --advertise the address at which they reach this server"
-        )));
-    }
-    let encryption = match options.listen.insecure {
-        true => Encryption::Never,
-        false => certificates.encryption(options.tls.only),
-    };
+    is_reached(address, options)?;
+    let encryption = certificates.encryption(options.tls.only);
     let dial = Arc::new(Delayed::new(Arc::new(Tcp::new(encryption)), options.peer_rtt));
     Ok(Some(ClusterOptions {
         dial,
@@ -477,6 +480,17 @@ fn cluster(
         awake_or_not: Arc::new(system::since_boot),
         kept_all: data.ran_since_boot(),
     }))
+}
+
+/// Whether other servers can reach this one at an address that they are told.
+fn is_reached(address: SocketAddr, options: &Options) -> anyhow::Result<()> {
+    if address.ip().is_unspecified() && options.advertise.is_none() {
+        return Err(usage(format!(
+            "other servers cannot reach {address}: give --listen an address of one interface, or \
+             --advertise the address at which they reach this server"
+        )));
+    }
+    Ok(())
 }
 
 fn limits(data: &DataDir, options: &Options) -> Limits {
@@ -506,10 +520,14 @@ pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
     Ok(format!("{host}:{port}"))
 }
 
-/// Whether a server could listen where it is to: an error that comes before anything else is done.
+/// Whether a server of several could listen where it is to: an error that comes before anything
+/// else is done.
 pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
     let addresses = std::iter::once(&options.listen).chain(&options.http);
     let bound: Vec<_> = addresses.map(bind).collect::<anyhow::Result<_>>()?;
+    if let Some(listener) = bound.first() {
+        is_reached(listener.local_addr()?, options)?;
+    }
     drop(bound);
     Ok(())
 }
@@ -609,21 +627,13 @@ async fn take_connections(
                 tokio::task::spawn_local(async move {
                     match admission.admit(stream).await {
                         Ok((link, binding)) => core.serve_bound(link, binding).await,
-                        Err(closed) => note_closed(&closed),
+                        Err(closed) => tracing::debug!("{closed}"),
                     }
                     drop(slot);
                 });
             }
             Err(error) => tracing::warn!(%error, "a connection was lost at once"),
         }
-    }
-}
-
-/// Logs why a connection was not served, as far as an operator can do something about it.
-fn note_closed(closed: &Closed) {
-    match closed {
-        Closed::InClear => tracing::warn!("{closed}"),
-        Closed::Handshake(_) | Closed::Ended(_) => tracing::debug!("{closed}"),
     }
 }
 

@@ -77,7 +77,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// TCP to these servers, with TLS to other machines, the machine's clock and randomness, as the superuser, with caches on.
+    /// TCP to these servers, with TLS to other machines, the machine's clock and randomness, as the
+    /// superuser, with caches on.
     #[must_use]
     pub fn new(addresses: Vec<String>, token: impl Into<String>) -> Config {
         let token = token.into();

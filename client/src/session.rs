@@ -23,7 +23,8 @@ use tokio::{
 };
 use wire::{
     Answer, AskStanding, Claim, ClaimedFile, ClaimedLock, FrameError, Getattr, Hello, LockClaim,
-    NodeRef, Reply, ReplyHeader, Request, RequestHeader, Resume, Retry, Standing, Stream, Welcome,
+    NodeRef, Reply, ReplyHeader, Request, RequestHeader, Resume, Retry, Standing, Stream, TLS_ONLY,
+    Welcome,
     frame::{opening, take_frame},
 };
 
@@ -113,7 +114,7 @@ pub(crate) async fn open(
     closing: impl Fn() -> bool,
 ) -> Result<Opened, Error> {
     let mut pauses = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
-    let mut told = false;
+    let (mut told, mut distrusted) = (false, 0);
     let mut elsewhere = None;
     while let Some(address) = elsewhere.take().or_else(&mut address) {
         if closing() {
@@ -121,10 +122,17 @@ pub(crate) async fn open(
         }
         let failed = match attempt(config, &address, past, complete, &mut claims).await {
             Ok(opened) => return Ok(opened),
-            Err(Failed::Refused(reason)) => return Err(Error::refused(reason)),
-            // A session that was open outlasts a wrong certificate; nothing new begins with one.
+            Err(Failed::Refused(reason)) if past.is_none() || reason != TLS_ONLY => {
+                return Err(Error::refused(reason));
+            }
+            // A session that was open outlasts a wrong certificate, and a server that takes it only
+            // encrypted for a while. Nothing new begins so, if all addresses are alike.
             Err(Failed::Stream(error)) if past.is_none() && tcp::is_distrust(&error) => {
-                return Err(Error::refused(format!("{address}: {error}")));
+                distrusted += 1;
+                if distrusted >= config.addresses.len() {
+                    return Err(Error::refused(format!("{address}: {error}")));
+                }
+                continue;
             }
             Err(Failed::Elsewhere(map)) => {
                 elsewhere = root_address(&map);

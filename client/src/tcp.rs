@@ -4,7 +4,10 @@
 //! the program asks for, before a byte is sent. A token in clear goes to this machine only, unless
 //! the program says otherwise.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use futures::future::BoxFuture;
 use tls::{Connector, Trust};
@@ -53,7 +56,7 @@ impl Tcp {
         match &self.encryption {
             Encryption::Always(connector) => Ok(Some(connector)),
             Encryption::Never => Ok(None),
-            Encryption::Elsewhere(_) if peer.ip().to_canonical().is_loopback() => Ok(None),
+            Encryption::Elsewhere(_) if is_this_machine(address, peer) => Ok(None),
             Encryption::Elsewhere(Some(connector)) => Ok(Some(connector)),
             Encryption::Elsewhere(None) => Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
@@ -61,6 +64,20 @@ impl Tcp {
             )),
         }
     }
+}
+
+/// Whether an address is one of this machine, whatever a service of names says: that may be wrong,
+/// and the token would be shown to another program here.
+fn is_this_machine(address: &str, peer: SocketAddr) -> bool {
+    let host = host_of(address);
+    let is_literal = host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok();
+    is_literal && peer.ip().to_canonical().is_loopback()
+}
+
+/// The host of `HOST:PORT`, without the brackets of IPv6.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Error for a server elsewhere by a token that does not say how to know it.
@@ -91,6 +108,8 @@ pub(crate) fn is_distrust(error: &io::Error) -> bool {
         | tls::Error::Stranger
         | tls::Error::OtherName { .. }
         | tls::Error::NoTls
+        | tls::Error::Unfit(_)
+        | tls::Error::Host(_)
         | tls::Error::File { .. }
         | tls::Error::Issue(_) => true,
         tls::Error::Failed(_) | tls::Error::Slow | tls::Error::Ended(_) => false,
@@ -109,8 +128,7 @@ impl Dial for Tcp {
             let Some(connector) = self.connector(address, peer)? else {
                 return Ok(Dialled::plain(stream));
             };
-            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-            let (stream, binding) = connector.connect(stream, host, server).await?;
+            let (stream, binding) = connector.connect(stream, host_of(address), server).await?;
             Ok(Dialled { stream: Box::new(stream), binding: Some(binding) })
         })
     }
@@ -141,7 +159,8 @@ mod tests {
     use super::*;
 
     fn encrypts(tcp: &Tcp, peer: &str) -> Result<bool, io::ErrorKind> {
-        let found = tcp.connector("host:1", format!("{peer}:1").parse().unwrap());
+        let address = format!("{peer}:1");
+        let found = tcp.connector(&address, address.parse().unwrap());
         found.map(|connector| connector.is_some()).map_err(|error| error.kind())
     }
 
@@ -157,6 +176,9 @@ mod tests {
         for elsewhere in ["10.0.0.1", "[fe80::1]", "[::ffff:10.0.0.1]"] {
             assert_eq!(encrypts(&tcp, elsewhere), Ok(true), "{elsewhere}");
         }
+        let named = |host: &str| tcp.connector(host, "127.0.0.1:1".parse().unwrap());
+        assert!(named("localhost:1").unwrap().is_none());
+        assert!(named("a-name-that-leads-here:1").unwrap().is_some());
         let always = Tcp::new(Encryption::Always(connector_of(&token).unwrap()));
         assert_eq!(encrypts(&always, "127.0.0.1"), Ok(true));
         assert_eq!(encrypts(&Tcp::new(Encryption::Never), "10.0.0.1"), Ok(false));

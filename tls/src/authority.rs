@@ -45,6 +45,7 @@ impl Authority {
         params.distinguished_name = common_name("Pando file system authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(9999, 12, 31);
         let certificate = params.self_signed(&key).map_err(failed)?;

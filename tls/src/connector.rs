@@ -63,10 +63,8 @@ impl Connector {
 
 /// The name that a certificate of another authority must have.
 fn name_of(host: &str) -> Result<ServerName<'static>, Error> {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(ServerName::IpAddress(address.into()));
     }
-    ServerName::try_from(host.to_owned())
-        .map_err(|_| Error::Issue(format!("{host:?} is neither a host's name nor an address")))
+    ServerName::try_from(host.to_owned()).map_err(|_| Error::Host(host.to_owned()))
 }

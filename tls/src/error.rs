@@ -18,10 +18,16 @@ pub enum Error {
     NotYet,
     /// Another authority has signed the certificate.
     #[error(
-        "the server is not of this token's file system: another authority certifies it. Is the \
-         address right, and the token?"
+        "the server is not one of the file system: another authority certifies it. Is the address \
+         right, and the token? Servers with certificates of your own need --tls-ca"
     )]
     Stranger,
+    /// The certificate cannot be used for another reason.
+    #[error("the server's certificate cannot be used: {0}")]
+    Unfit(rustls::Error),
+    /// The caller has asked for something that is no host.
+    #[error("{0:?} is neither a host's name nor an address")]
+    Host(String),
     /// The certificate is for other names.
     #[error("the server's certificate is for {found}, not for {wanted}")]
     OtherName {
@@ -40,7 +46,7 @@ pub enum Error {
     #[error("the TLS handshake was not finished in time")]
     Slow,
     /// The connection ended.
-    #[error("the connection ended in the TLS handshake: {0}")]
+    #[error("the connection ended in the TLS handshake, as with servers without TLS: {0}")]
     Ended(String),
     /// A certificate, or a key, in a file cannot be used.
     #[error("{file}: {reason}")]
@@ -76,7 +82,7 @@ impl Error {
                     found: presented.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", "),
                     wanted: expected.to_str().into_owned(),
                 },
-                _ => Error::Failed(error.clone()),
+                _ => Error::Unfit(error.clone()),
             },
             rustls::Error::InvalidMessage(
                 InvalidMessage::InvalidContentType

@@ -33,6 +33,11 @@ impl Dialled {
     }
 }
 
+/// The reason with which a server refuses a connection that is not encrypted and must be. A client
+/// whose session is open tries again: the server may be told otherwise.
+pub const TLS_ONLY: &str = "this address takes encrypted connections only: give --tls, or leave out \
+                            --insecure; versions without TLS cannot connect";
+
 /// Opens connections.
 pub trait Dial: Send + Sync + 'static {
     /// Connects to `address` (`HOST:PORT`). With `server`, the other end must be the server of that

@@ -37,7 +37,7 @@ pub use data::{
     ChunkSlices, Seek, SeekTo, SignBlocks, SignFor, SignedBlocks, Slice, SliceSource, Write,
     Written,
 };
-pub use dial::{Binding, Dial, Dialled, Stream};
+pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
 pub use handoff::{HandoffBegin, HandoffPut, LayoutLearnt, Tally};

@@ -153,8 +153,8 @@ struct EncryptionArgs {
     /// need the file, too (--tls-ca).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// Let everybody talk in clear, and talk to other servers so: tokens and data can be read on
-    /// the way. For networks where nobody else listens.
+    /// Let clients on other machines talk in clear: tokens and data can be read on the way. For
+    /// networks where nobody else listens. Servers talk to each other encrypted all the same.
     #[arg(long)]
     insecure: bool,
     /// Show the status page to everybody, in clear and without a token.
@@ -252,16 +252,23 @@ impl ServeArgs {
         let EncryptionArgs { tls_cert, tls_key, tls_ca, .. } = encryption;
         let files =
             certificates::files(tls_cert.as_deref(), tls_key.as_deref(), tls_ca.as_deref())?;
-        // With a new address, how it is to be encrypted is said anew.
-        let anew = self.listen.is_some();
-        Ok(Kept {
+        // With another address, how it is to be encrypted is said anew.
+        let before = kept.listen.as_ref().map(|kept| &kept.address);
+        let anew = self.listen.is_some() && self.listen.as_ref() != before;
+        let mut kept = Kept {
             listen: keep(self.listen.as_ref(), encryption.insecure, kept.listen),
             http: keep(self.http.as_ref(), encryption.http_insecure, kept.http),
             advertise: encryption.advertise.clone().or(kept.advertise.filter(|_| !anew)),
             tls: encryption.tls || (kept.tls && !anew && !encryption.insecure),
             certificate: files.or(kept.certificate.filter(|_| !anew)),
             ..kept
-        })
+        };
+        // The last word counts: an earlier start allowed talk in clear.
+        if encryption.tls {
+            kept.listen.iter_mut().for_each(|listen| listen.insecure = false);
+            kept.http.iter_mut().for_each(|http| http.insecure = encryption.http_insecure);
+        }
+        Ok(kept)
     }
 
     /// How to serve, at addresses that are given or `kept`. Within `up`, where an address is not
@@ -342,7 +349,8 @@ impl ClusterArgs {
             ));
         };
         let ca = options.tls.files.as_ref().map(|files| files.ca.clone());
-        let tls = TlsArgs { tls: options.tls.only, tls_ca: ca, insecure: options.listen.insecure };
+        // The answer has the keys of the file system, so it is never sent in clear.
+        let tls = TlsArgs { tls: options.tls.only, tls_ca: ca, insecure: false };
         let credentials = Credentials::read_for(token, &tls)?;
         // A place in the cluster is given once.
         server::try_listen(options)?;

@@ -11,8 +11,12 @@ use tokio::{
 
 use crate::admission::{Admission, Link};
 
-/// Connections that are being admitted, at a time; more wait in the kernel.
-const ADMITTED_AT_ONCE_MAX: usize = 64;
+/// Connections of this machine that are being admitted, at a time, and those of all others; more
+/// are closed. Those of this machine are counted apart, so that nobody elsewhere keeps out whoever
+/// asks for the server's health.
+const ADMITTED_AT_ONCE_MAX: usize = 256;
+/// Connections that were admitted and not taken yet.
+const TAKEN_LATER_MAX: usize = 64;
 /// Pause before another try when connections cannot be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -26,7 +30,7 @@ impl Links {
     /// Accepts and admits connections until this is dropped.
     pub(super) fn start(listener: TcpListener, admission: Admission) -> Links {
         let address = listener.local_addr();
-        let (sender, admitted) = mpsc::channel(ADMITTED_AT_ONCE_MAX);
+        let (sender, admitted) = mpsc::channel(TAKEN_LATER_MAX);
         tokio::spawn(accept(listener, admission, sender));
         Links { address, admitted }
     }
@@ -37,13 +41,15 @@ async fn accept(
     admission: Admission,
     sender: mpsc::Sender<(Link, SocketAddr)>,
 ) {
-    let places = Arc::new(Semaphore::new(ADMITTED_AT_ONCE_MAX));
+    let places = || Arc::new(Semaphore::new(ADMITTED_AT_ONCE_MAX));
+    let (near, far) = (places(), places());
     while !sender.is_closed() {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, address)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
+        let places = if address.ip().to_canonical().is_loopback() { &near } else { &far };
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else { continue };
         let (admission, sender) = (admission.clone(), sender.clone());
         tokio::spawn(async move {
             admit(&admission, stream, address, &sender).await;

@@ -1,4 +1,6 @@
-//! Who may read the page: programs of this machine, and from elsewhere those with a token.
+//! Who may read the page: programs of this machine, and from elsewhere those with a token. Whether
+//! the server lives and is ready, two words, is told to everybody: what restarts servers and sends
+//! clients to them has no token.
 //!
 //! The token is shown as a bearer's (RFC 6750), for scrapers, or as the password of whatever user
 //! (RFC 7617), for browsers, which ask their user for it.
@@ -18,6 +20,9 @@ use client::SystemClock;
 use wire::{Scope, Token};
 
 use super::links::Links;
+
+/// Pages that everybody may read.
+const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The rule of the page.
 pub(super) struct Readers {
@@ -44,6 +49,7 @@ pub(super) async fn check(
 ) -> Response {
     let shown = request.headers().get(header::AUTHORIZATION);
     let refused = match &readers.token_key {
+        Some(_) if OPEN.contains(&request.uri().path()) => None,
         Some(key) if !address.ip().to_canonical().is_loopback() => {
             refusal(key, shown.and_then(|shown| shown.to_str().ok()))
         }

@@ -269,13 +269,17 @@ fn ip(args: &[&str]) {
 
 /// Reads the page of a server with TLS, as a scraper with this header does.
 fn get_encrypted(address: &str, connector: &Connector, header: &str) -> String {
+    get_page(address, "/metrics", connector, header)
+}
+
+fn get_page(address: &str, path: &str, connector: &Connector, header: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let (mut stream, _) = connector.connect(stream, "ignored", None).await.unwrap();
         let request =
-            format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n");
+            format!("GET {path} HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         let mut answer = Vec::new();
@@ -343,6 +347,8 @@ fn machines_with_a_token_file_are_let_in_and_nothing_is_sent_in_clear() {
     assert!(machines.on(0, || get("127.0.0.1:7421", "/metrics")).starts_with("HTTP/1.1 200"));
     let nobody = machines.on(2, || get_encrypted(&page, &connector, ""));
     assert!(nobody.starts_with("HTTP/1.1 401") && nobody.contains("--pages"), "{nobody}");
+    let health = machines.on(2, || get_page(&page, "/healthz", &connector, ""));
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     assert!(scraped(&pages).contains("pando_healthy 1"));
     assert!(scraped(&token).contains("pando_healthy 1"));
     let limited = data.token(&["--path", "/directory-0"]);
@@ -435,6 +441,32 @@ fn resident(server: &Running) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Connects from an address of this machine's loopback.
+fn connect_from(from: &str, to: &str) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let from: std::net::SocketAddr = format!("{from}:0").parse().unwrap();
+    let to: std::net::SocketAddr = to.parse().unwrap();
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&stream, &from).unwrap();
+    connect(&stream, &to).unwrap();
+    stream.into()
+}
+
+#[test]
+fn a_full_server_is_waited_for_with_tls_as_without() {
+    let data = Data::formatted();
+    let server = data.serve(&["--tls", "--connections-max", "1"]);
+    let silent = TcpStream::connect(server.address()).unwrap();
+    let token = data.admin_token();
+    let status = ["status", server.address(), "--token", text(&token), "--tls"];
+    let mut waiting = pando(&status).spawn().unwrap();
+    pause(Duration::from_secs(1));
+    assert!(waiting.try_wait().unwrap().is_none(), "it is refused for good");
+    drop(silent);
+    assert!(waiting.wait().unwrap().success());
+    assert_eq!(server.stop(), Some(0));
+}
+
 #[test]
 fn handshakes_that_never_end_cost_little_and_hold_nobody_up() {
     let data = Data::formatted();
@@ -443,17 +475,20 @@ fn handshakes_that_never_end_cost_little_and_hold_nobody_up() {
     let status = ["status", server.address(), "--token", text(&token), "--tls"];
     succeed(&status);
     let before = resident(&server);
-    // More than there may be handshakes at a time: half of the header of a ClientHello, and then
-    // nothing.
-    let begun: Vec<_> = (0..2000)
-        .map(|_| {
-            let mut stream = TcpStream::connect(server.address()).unwrap();
-            stream.write_all(&[tls::FIRST_BYTE, 3, 1]).unwrap();
-            stream
-        })
-        .collect();
-    // A real client waits for at most the time that a handshake may take.
-    succeed(&status);
+    // From an address of its own: half of the header of a ClientHello, and then nothing, over and
+    // over.
+    let begin = || {
+        let mut stream = connect_from("127.0.0.9", server.address());
+        stream.write_all(&[tls::FIRST_BYTE, 3, 1]).unwrap();
+        stream
+    };
+    let mut begun: Vec<_> = (0..2000).map(|_| begin()).collect();
+    for _ in 0..3 {
+        let asked = std::time::Instant::now();
+        succeed(&status);
+        assert!(asked.elapsed() < Duration::from_secs(5), "it waits for handshakes of others");
+        begun.extend((0..200).map(|_| begin()));
+    }
     let grown = resident(&server).saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} KiB for 2000 handshakes");
     let mut last = begun.last().unwrap();

@@ -1,11 +1,11 @@
 //! A connection to another server, for one request at a time: leases and announcements do not queue
 //! behind the transactions of clients. When it is lost, the next request opens another one.
 
-use std::io;
+use std::{io, time::Duration};
 
 use wire::{Answer, Reply, Request};
 
-use crate::{cluster::Cluster, peer::Open, server::Shared};
+use crate::{cluster::Cluster, log_limit::LogLimit, peer::Open, server::Shared};
 
 /// An error: there is no answer, and the request may have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +19,17 @@ pub(super) struct Link<'a> {
     open: Option<Open>,
     /// Number of attempts that did not reach the server; its possible addresses are tried in turn.
     misses: u32,
+    /// Log lines about a server that this one does not trust, or that does not trust this one.
+    distrust: LogLimit,
 }
+
+/// Shortest pause between two log lines about distrust.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 impl Link<'_> {
     pub(super) fn new<'a>(shared: &'a Shared, cluster: &'a Cluster, server: u16) -> Link<'a> {
-        Link { shared, cluster, server, open: None, misses: 0 }
+        let distrust = LogLimit::new(LOG_PERIOD);
+        Link { shared, cluster, server, open: None, misses: 0, distrust }
     }
 
     /// Sends a request and returns its answer. A server that says nothing for half a lease counts
@@ -33,7 +39,13 @@ impl Link<'_> {
         let answer = match tokio::time::timeout(timeout, self.try_ask(&request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                tracing::debug!(server = self.server, %error, "cannot ask a server");
+                // A wrong certificate, or clock, does not mend itself.
+                let is_distrust = error.kind() == io::ErrorKind::InvalidData;
+                if is_distrust && self.distrust.due().is_some() {
+                    tracing::warn!(server = self.server, %error, "cannot ask a server");
+                } else {
+                    tracing::debug!(server = self.server, %error, "cannot ask a server");
+                }
                 self.open = None;
                 return Err(Lost);
             }
