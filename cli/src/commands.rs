@@ -11,6 +11,7 @@ mod format;
 mod fsck;
 mod info;
 mod inode;
+mod keys;
 mod load;
 mod locks;
 mod man;
@@ -71,6 +72,7 @@ pub(crate) enum Command {
     Up(up::Args),
     Dev(dev::Args),
     Token(token::Args),
+    Keys(keys::Args),
     Status(status::Args),
     Top(top::Args),
     Profile(profile::Args),
@@ -114,7 +116,8 @@ impl Command {
             Command::Umount(args) => umount::run(&args),
             Command::Up(args) => up::run(&args),
             Command::Dev(args) => dev::run(&args),
-            Command::Token(args) => token::run(&args),
+            Command::Token(args) => token::run(args),
+            Command::Keys(args) => keys::run(args),
             Command::Status(args) => status::run(args),
             Command::Top(args) => top::run(args),
             Command::Profile(args) => profile::run(args),

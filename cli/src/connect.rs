@@ -96,6 +96,11 @@ impl Credentials {
         Credentials::read_for(file, &TlsArgs::default())
     }
 
+    /// The token, unless the text is none. Its signature is not checked.
+    pub(crate) fn says(&self) -> Option<Token> {
+        Token::unverified(&self.token).ok()
+    }
+
     /// The credentials of the token in a file, to be shown as the options say.
     pub(crate) fn read_for(file: &Path, tls: &TlsArgs) -> anyhow::Result<Credentials> {
         let token = data::read_token(file)?;

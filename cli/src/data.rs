@@ -4,7 +4,8 @@
 //! DIR/pando.json    version of this layout, name, where blocks are; there once all the rest is
 //! DIR/meta/         metadata: a RocksDB database
 //! DIR/blocks/       contents of files, unless they are elsewhere
-//! DIR/signing.key   signs tokens; secret
+//! DIR/signing.key   the root key, which signs tokens until there is a newer one; secret
+//! DIR/newest.key    the newest key that signs tokens, once there is another; secret
 //! DIR/admin.token   the administrator's token; secret
 //! DIR/ca.pem        the certificate of the file system's authority, for browsers and scrapers
 //! DIR/member        the number that a server drew before it joined a cluster
@@ -41,7 +42,10 @@ use store::{
 use wire::{Fingerprint, Joined, Token, TokenError};
 
 pub(crate) use self::kept::{Kept, KeptAddress};
-use crate::system::{self, SystemRandom, secret};
+use crate::{
+    system::{self, SystemRandom, secret},
+    values,
+};
 
 /// Version of the layout above and of the records in `meta/`.
 ///
@@ -60,6 +64,7 @@ const FORMATTING: &str = "formatting";
 const META: &str = "meta";
 const BLOCKS: &str = "blocks";
 const SIGNING_KEY: &str = "signing.key";
+const NEWEST_KEY: &str = "newest.key";
 const ADMIN_TOKEN: &str = "admin.token";
 const AUTHORITY: &str = "ca.pem";
 const MEMBER: &str = "member";
@@ -552,7 +557,43 @@ fn this_run(path: &Path) -> Option<String> {
     Some(format!("{} {} {}", system::boot()?, meta.dev(), meta.ino()))
 }
 
-/// The key that signs tokens. Takes no lock: a server may be running.
+/// Keeps the newest key that signs tokens for [`newest_key`], whole or not at all. Where the root
+/// key is the newest, no file need say so.
+pub(crate) fn write_newest_key(path: &Path, number: u32, secret: &[u8]) -> io::Result<()> {
+    let new = format!("{number} {}\n", values::hex(secret));
+    let now = fs::read_to_string(path.join(NEWEST_KEY));
+    let is_kept = now.as_ref().map_or(number == 0, |now| *now == new);
+    if is_kept { Ok(()) } else { replace(path, NEWEST_KEY, new.as_bytes()) }
+}
+
+/// The newest key that signs tokens: its number and its secret. Takes no lock: a server may be
+/// running, and writes the file that is read here.
+pub(crate) fn newest_key(path: &Path) -> anyhow::Result<(u32, Vec<u8>)> {
+    let root = signing_key(path)?;
+    let file = path.join(NEWEST_KEY);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, root)),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", file.display()));
+        }
+    };
+    let key = text
+        .trim()
+        .split_once(' ')
+        .and_then(|(number, secret)| Some((number.parse().ok()?, values::unhex(secret)?)));
+    key.ok_or_else(|| {
+        anyhow!("{} is damaged: remove it, and start the server, which writes it", file.display())
+    })
+}
+
+/// A random number for a token, never 0.
+pub(crate) fn token_id() -> u64 {
+    u64::from_le_bytes(secret::<8>()).max(1)
+}
+
+/// The root key, which signs tokens until there is a newer one. Takes no lock: a server may be
+/// running.
 pub(crate) fn signing_key(path: &Path) -> anyhow::Result<Vec<u8>> {
     read_about(path)?;
     let file = path.join(SIGNING_KEY);
@@ -562,7 +603,7 @@ pub(crate) fn signing_key(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// The administrator's token of the file system with this key.
 fn of_administrator(signing_key: &[u8]) -> anyhow::Result<Token> {
     let authority = Some(authority_of(signing_key)?);
-    Ok(Token { authority, ..Token::administrator() })
+    Ok(Token { id: token_id(), authority, ..Token::administrator() })
 }
 
 /// The authority that certifies the servers of the file system with this key.

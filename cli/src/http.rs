@@ -56,14 +56,14 @@ type Phases = watch::Receiver<Phase>;
 pub(crate) struct Listening {
     pub(crate) listener: TcpListener,
     pub(crate) admission: Admission,
-    /// The key of the tokens that readers on other machines need; `None`: they need none.
-    pub(crate) token_key: Option<Vec<u8>>,
+    /// Whether readers on other machines need a token.
+    pub(crate) need_tokens: bool,
 }
 
 /// Serves the page for as long as the sender of `phases` lives.
 pub(crate) fn run(runtime: &Runtime, listening: Listening, mut phases: Phases) {
-    let Listening { listener, admission, token_key } = listening;
-    let readers = Arc::new(Readers { token_key });
+    let Listening { listener, admission, need_tokens } = listening;
+    let readers = Arc::new(Readers { need_tokens, phases: phases.clone() });
     let routes = Router::new()
         .route("/", get(page))
         .route("/status.json", get(status))
@@ -226,7 +226,7 @@ mod tests {
             let identity = authority.issue(&names, std::time::SystemTime::now()).unwrap();
             let acceptor = tls::Acceptor::new(identity).unwrap();
             let admission = Admission::new(acceptor, Clear::ThisMachine);
-            let listening = Listening { listener, admission, token_key: Some(vec![1]) };
+            let listening = Listening { listener, admission, need_tokens: true };
             scope.spawn(|| run(&runtime, listening, phases));
             for (now, named) in [(None, "starting"), (Some(Phase::Stopping), "stopping")] {
                 now.into_iter().for_each(|now| drop(phase.send_replace(now)));

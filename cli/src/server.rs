@@ -228,11 +228,10 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
         };
         format!("{}://{address}", if in_clear { "http" } else { "https" })
     });
-    let signing_key = data::signing_key(data.path())?;
     let page = options.http.as_ref().zip(page).map(|(listen, listener)| http::Listening {
         listener,
         admission: admit(listen),
-        token_key: (!listen.insecure).then_some(signing_key),
+        need_tokens: !listen.insecure,
     });
     let page = page.map(StatusPage::start).transpose()?;
 
@@ -348,6 +347,7 @@ impl Running {
             let core = Core {
                 server: self.server.clone(),
                 index,
+                data: self.data.path().to_owned(),
                 member: self.data.server().map(|_| self.data.path().to_owned()),
                 connections,
                 admission: admission.clone(),
@@ -570,6 +570,7 @@ fn runtime() -> anyhow::Result<Runtime> {
 struct Core {
     server: Server,
     index: usize,
+    data: PathBuf,
     /// The data directory, of a server of several.
     member: Option<PathBuf>,
     connections: mpsc::UnboundedReceiver<Accepted>,
@@ -592,6 +593,7 @@ impl Core {
                 let background = core.clone();
                 tokio::task::spawn_local(async move { background.background().await });
                 tokio::task::spawn_local(acceptor.run());
+                tokio::task::spawn_local(keep_newest_key(self.server.clone(), self.data));
                 if let Some(data) = self.member.take() {
                     tokio::task::spawn_local(note_boot(self.server.clone(), data));
                 }
@@ -603,6 +605,16 @@ impl Core {
         drop(tasks);
         runtime.shutdown_timeout(STOP_TIMEOUT);
     }
+}
+
+/// Keeps the newest signing key in the data directory, for `pando token create --data`.
+async fn keep_newest_key(server: Server, folder: PathBuf) {
+    let keep = |number, secret: &wire::Secret| {
+        if let Err(error) = data::write_newest_key(&folder, number, &secret.0) {
+            tracing::warn!(%error, "`pando token create --data` does not know the newest key");
+        }
+    };
+    server.follow_newest_key(keep).await;
 }
 
 /// Notes once that the server has had a lease.

@@ -75,6 +75,7 @@ mod fsck;
 mod guess;
 mod handles;
 mod inode_routes;
+mod keys;
 mod layouts;
 mod listing;
 mod locks;

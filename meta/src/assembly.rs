@@ -12,6 +12,7 @@ use base::{Clock, ClusterMap, HashMap, Random, SessionId, ShardId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Blocks, Engine};
+use wire::{Secret, Token, TokenError};
 
 use crate::{
     Core, OpenError, Problem,
@@ -23,6 +24,7 @@ use crate::{
     followers,
     gate::Gate,
     invalidation::Invalidations,
+    keys::{Keys, ring::KeyRing},
     lock::LockTable,
     observe::{self, Observed},
     opens::Opens,
@@ -105,6 +107,9 @@ impl Server {
                 trash: TrashSetting::default(),
             },
         };
+        let ring = engine.get(&key::key_ring())?;
+        let ring = ring.map(|ring| KeyRing::from_record(&ring)).transpose()?.unwrap_or_default();
+        let keys = Arc::new(Keys::new(config.signing_key.clone(), ring));
         let several = engine.get(&key::member())?.is_some();
         let quotas = Quotas::load(engine.as_ref(), config.shards, several)?;
         let backlog = Backlog::load(engine.as_ref(), config.shards)?;
@@ -181,6 +186,7 @@ impl Server {
             engine,
             config,
             settings: Arc::new(InForce::new(settings)),
+            keys,
             quotas: Arc::new(quotas),
             trash: Default::default(),
             options,
@@ -202,6 +208,33 @@ impl Server {
         match halted.wait_for(Option::is_some).await {
             Ok(problem) => problem.clone().expect("waited for"),
             Err(_) => unreachable!("the sender lives as long as the server"),
+        }
+    }
+
+    /// Reads and checks the text of a token, with the keys and the revoked tokens of this moment.
+    ///
+    /// # Errors
+    /// Fails as [`Token::verify`] does.
+    pub fn verify(&self, text: &str) -> Result<Token, TokenError> {
+        Token::verify(text, &*self.shared.keys.get(), self.shared.clock.now())
+    }
+
+    /// The newest key that signs tokens: its number and its secret.
+    #[must_use]
+    pub fn newest_key(&self) -> (u32, Secret) {
+        self.shared.keys.get().newest()
+    }
+
+    /// Calls `tell` with the newest key that signs tokens, and again whenever keys or revoked
+    /// tokens change. The future never ends.
+    pub async fn follow_newest_key(&self, mut tell: impl FnMut(u32, &Secret)) {
+        let mut changes = self.shared.keys.subscribe();
+        loop {
+            let (number, secret) = changes.borrow_and_update().newest();
+            tell(number, &secret);
+            if changes.changed().await.is_err() {
+                unreachable!("the sender lives as long as the server");
+            }
         }
     }
 

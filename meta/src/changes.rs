@@ -21,6 +21,7 @@ use wire::TxnId;
 use crate::{
     feed::Logged,
     file_locks::LetIn,
+    keys::ring::KeyRing,
     record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
 };
 
@@ -62,6 +63,8 @@ pub(crate) struct Facts {
     pub(crate) ended: Vec<TxnId>,
     /// The new settings of the file system, if they change.
     pub(crate) settings: Option<Settings>,
+    /// The new key ring, if it changes.
+    pub(crate) keys: Option<Box<KeyRing>>,
     /// Whether accounting roots change.
     pub(crate) roots: bool,
     /// Requests that waited for a file lock and have it now.
@@ -73,14 +76,25 @@ pub(crate) struct Facts {
 impl Facts {
     /// Whether nothing was stated.
     fn are_none(&self) -> bool {
-        let Facts { moved, left, unsynced, forgotten, ended, settings, roots, let_in, events } =
-            self;
+        let Facts {
+            moved,
+            left,
+            unsynced,
+            forgotten,
+            ended,
+            settings,
+            keys,
+            roots,
+            let_in,
+            events,
+        } = self;
         moved.is_empty()
             && left.is_empty()
             && unsynced.is_empty()
             && forgotten.is_empty()
             && ended.is_empty()
             && settings.is_none()
+            && keys.is_none()
             && !roots
             && let_in.is_empty()
             && events.is_empty()
@@ -94,6 +108,9 @@ impl Facts {
         self.forgotten.extend(others.forgotten);
         self.ended.extend(others.ended);
         self.settings = others.settings.or(self.settings);
+        if others.keys.is_some() {
+            self.keys = others.keys;
+        }
         self.roots |= others.roots;
         self.let_in.extend(others.let_in);
         self.events.extend(others.events);

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use base::{DirId, Epoch};
 use tokio::time::Instant;
 use wire::{
-    Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease, Retry,
+    Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease, Retry, Secret,
     ServerStatus,
 };
 
@@ -136,8 +136,11 @@ pub(crate) fn heartbeat(
     // Race: the settings of this server may have changed since it asked.
     let present = shared.settings().to_record();
     let settings = (from != cluster.me && present != req.settings).then_some(present);
+    let ring = shared.keys.get();
+    let keys = (from != cluster.me && ring.ring.version != req.keys)
+        .then(|| Secret(ring.ring.to_record()));
     let roots = shared.quotas.news(req.roots).filter(|_| from != cluster.me);
-    Ok(Lease { ms, map, events, settings, roots })
+    Ok(Lease { ms, map, events, settings, keys, roots })
 }
 
 /// Begins the invalidation list anew, because a server has lost something that it had answered. The

@@ -146,7 +146,7 @@ fn in_session(
     if !matches!(request, Request::Bye | Request::Evict(_)) && !group.enter(session) {
         return finish(shared, incoming, reply, Err(Fault::Retry(Retry::NoSession)));
     }
-    let standing = match admit(session, header, request, now) {
+    let standing = match admit(shared, session, header, request, now) {
         Ok(standing) => standing,
         Err(fault) => return finish(shared, incoming, reply, Err(fault)),
     };
@@ -218,6 +218,10 @@ fn in_session(
         Ok(done) if numbered => {
             answer_change(txn, incoming, reply, session, done);
             Outcome::Answered(Verdict::Done)
+        }
+        Ok(done) if matches!(request, Request::Keys(_) | Request::SignToken(_)) => {
+            txn.commit();
+            tell_when_stable(group, connection, reply, done)
         }
         Ok(done) => {
             txn.commit();
@@ -336,7 +340,11 @@ fn between_servers(
             drop(txn);
             return match coordinator::heartbeat(shared, from, beat) {
                 // The other server acts on these for good, and stores them.
-                Ok(lease) if lease.settings.is_some() || lease.roots.is_some() => {
+                Ok(lease)
+                    if lease.settings.is_some()
+                        || lease.keys.is_some()
+                        || lease.roots.is_some() =>
+                {
                     tell_when_stable(group, connection, reply, Reply::Lease(lease))
                 }
                 lease => finish(shared, incoming, reply, lease.map(Reply::Lease)),
@@ -418,7 +426,7 @@ fn between_servers(
     }
 }
 
-/// Answers another server when everything written before is stable.
+/// Answers when everything written before is stable.
 fn tell_when_stable(
     group: &mut CommitGroup,
     connection: &Rc<Connection>,
@@ -482,6 +490,7 @@ pub(crate) fn keep_answer(
 
 /// Whether the request may be executed at all.
 pub(crate) fn admit(
+    shared: &Shared,
     session: &Session,
     header: &RequestHeader,
     request: &Request,
@@ -489,7 +498,7 @@ pub(crate) fn admit(
 ) -> Result<Standing> {
     let kind = request.kind();
     let acts_as = request.acts().then_some(&header.cred);
-    let standing = session.admit(acts_as, kind.mutates, now)?;
+    let standing = session.admit(acts_as, kind.mutates, now, &shared.keys)?;
     if kind.mutates && header.seq == Seq(0) {
         return Err(Fault::Refused("a change without a request number".into()));
     }

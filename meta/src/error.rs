@@ -88,7 +88,7 @@ impl From<Unfit> for Fault {
     fn from(unfit: Unfit) -> Fault {
         match unfit {
             Unfit::Unknown => Fault::Retry(Retry::NoSession),
-            Unfit::Expired(error) => Fault::Refused(error.to_string()),
+            Unfit::Ended(error) => Fault::Refused(error.to_string()),
             Unfit::Forbidden(error) => Fault::Answer(error),
         }
     }

@@ -1,8 +1,8 @@
 //! The list of all mechanisms that follow the writes of a core ([`crate::follow`]).
 
 use crate::{
-    feed, file_locks, follow::Followers, handoff, invalidation, quota::sums, reclaim::backlog,
-    record_cache, server::Shared, session, settings, transact, unsynced,
+    feed, file_locks, follow::Followers, handoff, invalidation, keys, quota::sums,
+    reclaim::backlog, record_cache, server::Shared, session, settings, transact, unsynced,
 };
 
 /// The followers of one core, in the order in which they are told, which is also the order in which
@@ -17,6 +17,7 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
         Box::new(transact::ends::Ends::new(shared.early_mkdirs.clone(), shared.prepared.clone())),
         Box::new(session::table::Ends::new(shared.sessions.clone(), shared.file_locks.clone())),
         Box::new(settings::Change::new(shared.settings.clone())),
+        Box::new(keys::put_in_force::PutInForce::new(shared.keys.clone())),
         Box::new(sums::Sums::new(quotas.clone(), core)),
     ];
     if !is_alone {

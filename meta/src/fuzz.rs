@@ -254,6 +254,8 @@ impl Client {
             | Request::Sessions
             | Request::Opens(_)
             | Request::Evict(_)
+            | Request::Keys(_)
+            | Request::SignToken(_)
             | Request::Locks(_)
             | Request::DumpStart
             | Request::PeerHello(_)

@@ -35,6 +35,7 @@ mod gate;
 mod handoff;
 mod incoming;
 mod invalidation;
+mod keys;
 mod layouts;
 mod lock;
 mod log_limit;

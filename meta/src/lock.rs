@@ -17,6 +17,9 @@ pub(crate) type LockId = u64;
 /// The lock of directory renames: two of them at once could make a loop.
 pub(crate) const DIRECTORY_RENAME: LockId = 1;
 
+/// The lock of the key ring.
+pub(crate) const KEY_RING: LockId = 5;
+
 pub(crate) fn dir_lock(dir: DirId) -> LockId {
     let folded = dir.0 ^ (dir.0 >> 64);
     (u64::try_from(folded & u128::from(u64::MAX)).expect("masked") << 1).max(2)

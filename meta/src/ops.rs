@@ -7,6 +7,7 @@ mod create;
 mod divide;
 pub(crate) mod hello;
 mod info;
+mod keys;
 mod link;
 pub(crate) mod lock;
 mod lookup;
@@ -165,6 +166,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Opens(req) => Ok(Reply::Opens(observe::opens(txn, *req))),
         Request::Locks(req) => Ok(Reply::Locks(observe::locks(txn, *req))),
         Request::Evict(req) => observe::evict(txn, *req).map(|()| Reply::Nothing),
+        Request::Keys(req) => keys::run(txn, req).map(Reply::Keys),
+        Request::SignToken(req) => keys::sign(txn, req).map(Reply::Signed),
         Request::Join(req) => coordinator::join(txn.shared, req).map(Reply::Joined),
         Request::Cluster => coordinator::status(txn.shared).map(Reply::Cluster),
         Request::BlockDrop(req) => session::drop_blocks(txn, req).map(|()| Reply::Nothing),

@@ -227,7 +227,8 @@ async fn write_replies(
     }
 }
 
-/// Ends sessions that were silent for longer than their lease, and those whose token has expired.
+/// Ends sessions that were silent for longer than their lease, and those whose token has expired,
+/// was revoked, or is of a retired key.
 ///
 /// A server that was stopped for a while could hear nobody. A core that is held up, usually by its
 /// disk, does not hear its clients. In both cases all sessions get another lease to be heard again.
@@ -254,7 +255,9 @@ pub(crate) async fn watch_leases(core: Core) {
             let sessions = shared.sessions.lock();
             sessions
                 .values()
-                .filter(|session| session.idle() > lease || session.has_expired(now))
+                .filter(|session| {
+                    session.idle() > lease || session.token_ended(now, &shared.keys).is_some()
+                })
                 .map(|session| session.id)
                 .collect()
         };

@@ -38,7 +38,7 @@ use parking_lot::{Condvar, Mutex};
 use wire::{DirRef, Token, TokenError};
 
 use self::unheard::Unheard;
-use crate::{tokens::Share, unnamed::Unnamed};
+use crate::{keys::Keys, tokens::Share, unnamed::Unnamed};
 
 /// A client's session at this server.
 pub(crate) struct Session {
@@ -68,6 +68,11 @@ pub(crate) struct Session {
 struct State {
     /// The token of the latest Hello; `None` after a restart, until the client is back.
     rights: Option<Rights>,
+    /// Number of changes of the key ring ([`Keys::changes`]) at which the token was last checked;
+    /// 0: never.
+    checked_at: u64,
+    /// The fault that this check has found.
+    unfit: Option<TokenError>,
     /// The moment from which the session's lease is counted.
     heard: tokio::time::Instant,
     /// Whether files from before the restart may be open in the session, and its client has not
@@ -93,6 +98,8 @@ pub(crate) struct Rights {
     pub(crate) kernel_checks: bool,
     /// The directory that is the root of the session.
     pub(crate) root: DirRef,
+    /// Whether the client is in the server's process, which no key ring keeps out.
+    pub(crate) is_near: bool,
 }
 
 /// The reason why a session may not do something.
@@ -100,7 +107,8 @@ pub(crate) struct Rights {
 pub(crate) enum Unfit {
     /// No client has shown a token since the server started.
     Unknown,
-    Expired(TokenError),
+    /// The token is good no more.
+    Ended(TokenError),
     Forbidden(FsError),
 }
 
@@ -170,6 +178,8 @@ impl Session {
     pub(crate) fn new(id: SessionId, secret: u64, client: String) -> Session {
         let state = State {
             rights: None,
+            checked_at: 0,
+            unfit: None,
             restored: false,
             heard: tokio::time::Instant::now(),
             owes_claims: false,
@@ -247,6 +257,7 @@ impl Session {
             return false;
         }
         let returns = state.rights.replace(rights).is_none();
+        state.checked_at = 0;
         if returns || !state.owes_claims {
             state.heard = tokio::time::Instant::now();
         }
@@ -283,12 +294,12 @@ impl Session {
         self.uses.load(Ordering::SeqCst) == 0
     }
 
-    /// Ends the session if nothing was heard of it for longer than `lease`, its token has expired
-    /// by `now`, or its end has begun; `false` if it goes on. An ending session lets no request in
-    /// any more.
-    pub(crate) fn begin_end_if_over(&self, lease: Duration, now: Time) -> bool {
-        let state = self.state.lock();
-        let over = state.heard.elapsed() > lease || state.has_expired(now);
+    /// Ends the session if nothing was heard of it for longer than `lease`, its token is good no
+    /// more at `now`, or its end has begun; `false` if it goes on. An ending session lets no
+    /// request in any more.
+    pub(crate) fn begin_end_if_over(&self, lease: Duration, now: Time, keys: &Keys) -> bool {
+        let mut state = self.state.lock();
+        let over = state.heard.elapsed() > lease || state.token_ended(now, keys).is_some();
         let ends = self.ending.load(Ordering::SeqCst) || over;
         self.ending.store(ends, Ordering::SeqCst);
         ends
@@ -354,9 +365,9 @@ impl Session {
         self.state.lock().heard.elapsed()
     }
 
-    /// Whether the token has expired, and the session is over with it.
-    pub(crate) fn has_expired(&self, now: Time) -> bool {
-        self.state.lock().has_expired(now)
+    /// The reason why the token is good no more, if it is not: the session is over with it.
+    pub(crate) fn token_ended(&self, now: Time, keys: &Keys) -> Option<TokenError> {
+        self.state.lock().token_ended(now, keys)
     }
 
     /// Whether the session may do this now, and as the user `acts_as` if it acts as one. Returns
@@ -366,12 +377,13 @@ impl Session {
         acts_as: Option<&Cred>,
         mutates: bool,
         now: Time,
+        keys: &Keys,
     ) -> Result<Standing, Unfit> {
-        let state = self.state.lock();
-        let rights = state.rights.as_ref().ok_or(Unfit::Unknown)?;
-        if rights.token.expired(now) {
-            return Err(Unfit::Expired(TokenError::Expired));
+        let mut state = self.state.lock();
+        if let Some(error) = state.token_ended(now, keys) {
+            return Err(Unfit::Ended(error));
         }
+        let rights = state.rights.as_ref().ok_or(Unfit::Unknown)?;
         acts_as.map_or(Ok(()), |cred| rights.token.may_act_as(cred)).map_err(Unfit::Forbidden)?;
         if mutates && rights.token.read_only {
             return Err(Unfit::Forbidden(FsError::ReadOnly));
@@ -471,8 +483,16 @@ impl Session {
 }
 
 impl State {
-    fn has_expired(&self, now: Time) -> bool {
-        self.rights.as_ref().is_some_and(|rights| rights.token.expired(now))
+    /// The reason why the token is good no more. The key ring is asked once after each of its
+    /// changes.
+    fn token_ended(&mut self, now: Time, keys: &Keys) -> Option<TokenError> {
+        let Rights { token, is_near, .. } = self.rights.as_ref()?;
+        let changes = keys.changes();
+        if self.checked_at != changes {
+            self.unfit = keys.check(token).err().filter(|_| !is_near);
+            self.checked_at = changes;
+        }
+        self.unfit.or(token.expired(now).then_some(TokenError::Expired))
     }
 }
 
@@ -560,6 +580,7 @@ pub(crate) fn halves(value: u128) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::ring::KeyRing;
 
     fn session() -> Session {
         let session = Session::new(SessionId(1), 2, "test".into());
@@ -583,18 +604,48 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_session_is_checked_again_when_the_key_ring_has_changed() {
+        let (session, now) = (session(), Time { sec: 7, nsec: 0 });
+        let keys = Keys::new(Bytes::from_static(b"key"), KeyRing::default());
+        let rights = |id, is_near| Rights {
+            token: Token { id, ..Token::administrator() },
+            kernel_checks: false,
+            root: DirRef::ROOT,
+            is_near,
+        };
+        let ended = || match session.admit(None, false, now, &keys) {
+            Ok(_) => None,
+            Err(Unfit::Ended(error)) => Some(error),
+            Err(other) => panic!("{other:?}"),
+        };
+        assert!(session.join(rights(5, false)));
+        assert_eq!(ended(), None);
+        let mut ring = KeyRing::default();
+        ring.revoke(&wire::Revoke { id: 5, key: None, expires: None }, now).unwrap();
+        keys.set(ring);
+        assert_eq!(ended(), Some(TokenError::Revoked));
+        // The token of the latest hello counts.
+        assert!(session.join(rights(6, false)));
+        assert_eq!(ended(), None);
+        assert!(session.join(rights(5, true)));
+        assert_eq!(ended(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nobody_comes_into_a_session_that_ends() {
         let session = session();
         let token = Token::administrator;
-        let rights = || Rights { token: token(), kernel_checks: false, root: DirRef::ROOT };
+        let rights =
+            || Rights { token: token(), kernel_checks: false, root: DirRef::ROOT, is_near: false };
+        let keys = Keys::new(Bytes::from_static(b"key"), KeyRing::default());
         assert!(session.join(rights()) && session.enter());
         let (lease, now) = (Duration::from_secs(9), Time::default());
-        assert!(!session.begin_end_if_over(lease, now), "it was heard of");
+        assert!(!session.begin_end_if_over(lease, now, &keys), "it was heard of");
         assert!(!session.begin_end(), "somebody is inside");
         assert!(!session.enter() && !session.join(rights()));
         session.leave();
         session.wait_until_unused();
-        assert!(session.begin_end() && session.begin_end_if_over(lease, now));
+        assert!(session.begin_end() && session.begin_end_if_over(lease, now, &keys));
     }
 
     #[tokio::test(start_paused = true)]

@@ -163,6 +163,7 @@ mod tests {
                     version: 0,
                     requests: 0,
                     settings,
+                    keys: 0,
                     roots,
                     in_doubt: None,
                     strict: false,

@@ -46,6 +46,7 @@ use crate::{
     changes::{Facts, Found},
     coordinator::ancestry_hints::AncestryHints,
     error::{Fault, Result},
+    keys::ring::KeyRing,
     lock::{self, LockId},
     quota::grant::GrantState,
     record::{Content, Key, Record, Settings, key, system::StoredAnswer},
@@ -520,6 +521,12 @@ impl<'a> Txn<'a> {
         self.put(key::settings(), &settings);
         self.facts.settings = Some(settings);
         Ok(())
+    }
+
+    /// The key ring, as it is when the group is written.
+    pub(crate) fn key_ring(&self) -> KeyRing {
+        let written = self.facts.keys.as_ref().or(self.group.changes.facts.keys.as_ref());
+        written.map_or_else(|| self.shared.keys.get().ring.clone(), |ring| (**ring).clone())
     }
 
     /// The bytes under `key` as this operation sees them.

@@ -91,6 +91,10 @@ impl Request {
             | Request::Join(_) => {
                 return Kind { administrative: true, ..Kind::BARE };
             }
+            // Revoking works on a full disk, too.
+            Request::Keys(_) | Request::SignToken(_) => {
+                return Kind { needs: Little, administrative: true, ..Kind::BARE };
+            }
             Request::FsckMend(_) => {
                 return Kind { mutates: true, needs: Little, administrative: true, ..Kind::BARE };
             }

@@ -13,6 +13,7 @@ pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod handoff;
+pub mod keys;
 pub mod kind;
 pub mod lock;
 pub mod namespace;
@@ -41,6 +42,7 @@ pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
 pub use handoff::{HandoffBegin, HandoffPut, LayoutLearnt, Tally};
+pub use keys::{KeyShown, KeysChange, KeysShown, Revoke, RevokedShown, Secret, SignToken};
 pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{
@@ -54,6 +56,7 @@ pub use node::{
 pub use observe::{
     BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage, LocksQuery,
     OpenFile, OpenPage, OpensQuery, Operation, SessionDetail, SlowLog, SlowOperation, SlowQuery,
+    TokenShown,
 };
 pub use peer::{
     Announce, AskOutcome, AskOver, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected,
@@ -67,7 +70,7 @@ pub use quota::{
 pub use request::{Answer, CacheEvents, Noted, Reply, ReplyHeader, Request, RequestHeader, Retry};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use stand::{Stand, Way, way_mark};
-pub use token::{Fingerprint, Scope, Token, TokenError};
+pub use token::{Fingerprint, Scope, SigningKeys, Token, TokenError};
 pub use watch::{Change, Watch, WatchEvent, Watched};
 
 #[cfg(test)]

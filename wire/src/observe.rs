@@ -1,7 +1,7 @@
 //! Statistics for administrators: where time goes, which sessions ask for what, which files are
 //! open. These requests need a token for the whole tree that is not read-only or bound to a user.
 
-use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId, codec};
+use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId, Time, codec};
 
 codec! {
     /// All counts of a server, since its start.
@@ -152,6 +152,21 @@ codec! {
         pub uid: Option<u32>,
         /// Whether its token allows reading only.
         pub read_only: bool,
+        /// The token of the latest Hello; `None` as for `path`.
+        pub token: Option<TokenShown>,
+    }
+}
+
+codec! {
+    /// Marks of a token: what tells it from others, without its rights.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct TokenShown {
+        /// Number of the token; 0: the token cannot be revoked.
+        pub id: u64,
+        /// Number of the key that has signed the token.
+        pub key: u32,
+        /// Time at which the token expires; `None`: never.
+        pub expires: Option<Time>,
     }
 }
 

@@ -10,7 +10,7 @@
 use base::{ClusterMap, DirId, EntryName, Epoch, FsError, Ino, Layout, Time, codec};
 use bytes::Bytes;
 
-use crate::{node::Entry, request::CacheEvents};
+use crate::{keys::Secret, node::Entry, request::CacheEvents};
 
 codec! {
     /// The first request on a connection between two servers of one cluster. Without a proof it
@@ -286,6 +286,8 @@ codec! {
         pub requests: u64,
         /// The file system's settings, as the server stores them.
         pub settings: Bytes,
+        /// Version of the key ring that the server has; 0: the ring of a new file system.
+        pub keys: u64,
         /// Version of the accounting roots that the server has; 0: none.
         pub roots: u64,
         /// Transactions of others whose outcome the server has lacked for long, if there are any.
@@ -326,6 +328,8 @@ codec! {
         pub events: CacheEvents,
         /// The settings of the file system, if the server's differ.
         pub settings: Option<Bytes>,
+        /// The key ring, if the server's version differs.
+        pub keys: Option<Secret>,
         /// The accounting roots, if the server's version differs.
         pub roots: Option<Bytes>,
     }

@@ -8,7 +8,7 @@ use base::{
 use crate::{
     admin, data, file,
     frame::{self, FrameError},
-    handoff, lock, namespace, node, observe, peer, quota, session,
+    handoff, keys, lock, namespace, node, observe, peer, quota, session,
     stand::Stand,
     watch,
 };
@@ -285,6 +285,10 @@ codec! {
         Locks(observe::LocksQuery) = 75,
         /// Report how the server stands; needs no session.
         Standing(admin::AskStanding) = 76,
+        /// Look at the signing keys and the revoked tokens, or change them.
+        Keys(keys::KeysChange) = 77,
+        /// Sign a token with the newest key.
+        SignToken(keys::SignToken) = 78,
         /// Start a dump of all records, as of now. Answer: [`admin::DumpStarted`]; `Busy` while
         /// another is made.
         DumpStart = 80,
@@ -417,6 +421,10 @@ codec! {
         Locks(observe::LockPage) = 44,
         /// To `Standing`.
         Standing(admin::Standing) = 45,
+        /// To `Keys`.
+        Keys(keys::KeysShown) = 46,
+        /// To `SignToken`: the token as text.
+        Signed(String) = 47,
         /// To `PeerRead`.
         Values(Vec<Option<bytes::Bytes>>) = 90,
         /// To `Prepare`.

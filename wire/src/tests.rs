@@ -21,9 +21,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, Mend, NodeRef, OpenState,
-    Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, Scope,
-    SeekTo, SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
+    AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, KeysChange, Mend, NodeRef,
+    OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry,
+    Room, Scope, SeekTo, SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -74,6 +74,7 @@ variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(Scope { Files, Pages });
+variants!(KeysChange { Show, Rotate, Retire, Revoke });
 variants!(Change { Created, Linked, Removed, MovedFrom, MovedTo, Attributes, Written });
 variants!(SignFor { Get, Put });
 variants!(SliceSource { Embedded, Block, Zeros });
@@ -135,6 +136,8 @@ variants!(Request {
     Evict,
     Locks,
     Standing,
+    Keys,
+    SignToken,
     DumpStart,
     DumpNext,
     DumpStep,
@@ -196,6 +199,8 @@ variants!(Reply {
     Opens,
     Locks,
     Standing,
+    Keys,
+    Signed,
     DumpStarted,
     DumpPage,
     Values,
@@ -278,6 +283,7 @@ fn parts() -> Vec<Case> {
         ),
         all([SeekTo::Data, SeekTo::Hole], Case::of),
         all([Scope::Files, Scope::Pages], Case::of),
+        all(observe::key_changes(), Case::of),
         all(replies::changes(), Case::of),
         all([SignFor::Get, SignFor::Put], Case::of),
         all(values::slices().map(|slice| slice.source), Case::of),

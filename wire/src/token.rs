@@ -43,7 +43,7 @@ impl fmt::Display for Fingerprint {
 }
 
 codec! {
-    /// What a token is for.
+    /// The use of a token.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Scope {
         /// Sessions: the files, as the rest of the token says.
@@ -62,7 +62,7 @@ codec! {
         pub id: u64,
         /// Number of the key that signs the token.
         pub key: u32,
-        /// What the token is for.
+        /// The use of the token.
         pub scope: Scope,
         /// Absolute path of the session's root, without `.` or `..`; `/` is everything.
         pub path: String,
@@ -92,9 +92,41 @@ pub enum TokenError {
     /// The token was not signed with this file system's key.
     #[error("token of another file system, or altered")]
     Signature,
+    /// There is no key yet of the number that the token names.
+    #[error("token of another file system, or of a key that this server does not know yet")]
+    UnknownKey,
+    /// The key that has signed the token is retired.
+    #[error("token of a retired key: `pando token create` makes a new one")]
+    RetiredKey,
+    /// The token was revoked.
+    #[error("token revoked")]
+    Revoked,
     /// The token has expired.
     #[error("token expired")]
     Expired,
+}
+
+/// The signing keys of a file system and its revoked tokens, with which tokens are checked.
+pub trait SigningKeys {
+    /// Returns the secret of a key.
+    ///
+    /// # Errors
+    /// When the key is retired, or there is none with this number.
+    fn secret(&self, key: u32) -> Result<&[u8], TokenError>;
+
+    /// Whether a token was revoked that one of these keys has signed.
+    fn is_revoked(&self, token: &Token) -> bool;
+}
+
+/// One secret for every key number, with which no token is revoked.
+impl SigningKeys for [u8] {
+    fn secret(&self, _key: u32) -> Result<&[u8], TokenError> {
+        Ok(self)
+    }
+
+    fn is_revoked(&self, _token: &Token) -> bool {
+        false
+    }
 }
 
 impl Token {
@@ -169,11 +201,21 @@ impl Token {
     /// Reads and checks a token.
     ///
     /// # Errors
-    /// When the text is no token, was not signed with `key`, or has expired at `now`.
-    pub fn verify(text: &str, key: &[u8], now: Time) -> Result<Token, TokenError> {
+    /// When the text is no token, was not signed with the key that it names, or that key is
+    /// retired; when the token was revoked, or has expired at `now`.
+    pub fn verify(
+        text: &str,
+        keys: &(impl SigningKeys + ?Sized),
+        now: Time,
+    ) -> Result<Token, TokenError> {
         let (fields, signature) = split(text)?;
-        mac(key, &fields).verify_slice(&signature).map_err(|_| TokenError::Signature)?;
-        let token = Token::from_fields(fields)?;
+        // The number of the key is among the fields, which nobody vouches for yet.
+        let token = Token::from_fields(fields.clone())?;
+        let secret = keys.secret(token.key)?;
+        mac(secret, &fields).verify_slice(&signature).map_err(|_| TokenError::Signature)?;
+        if keys.is_revoked(&token) {
+            return Err(TokenError::Revoked);
+        }
         if token.expired(now) { Err(TokenError::Expired) } else { Ok(token) }
     }
 
@@ -253,7 +295,7 @@ mod tests {
     #[test]
     fn a_token_that_was_altered_or_signed_elsewhere_is_refused() {
         let text = limited().sign(KEY);
-        assert_eq!(Token::verify(&text, b"other", NOW), Err(TokenError::Signature));
+        assert_eq!(Token::verify(&text, &b"other"[..], NOW), Err(TokenError::Signature));
         for at in PREFIX.len()..text.len() {
             let mut altered = text.clone().into_bytes();
             altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
@@ -271,6 +313,33 @@ mod tests {
         let text = limited().sign(KEY);
         let later = Time { sec: 2000, nsec: 0 };
         assert_eq!(Token::verify(&text, KEY, later), Err(TokenError::Expired));
+    }
+
+    /// Key 0 is retired, key 1 is good, and there are no more.
+    struct TwoKeys(bool);
+
+    impl SigningKeys for TwoKeys {
+        fn secret(&self, key: u32) -> Result<&[u8], TokenError> {
+            match key {
+                0 => Err(TokenError::RetiredKey),
+                1 => Ok(KEY),
+                _ => Err(TokenError::UnknownKey),
+            }
+        }
+
+        fn is_revoked(&self, token: &Token) -> bool {
+            self.0 && token.id == 77
+        }
+    }
+
+    #[test]
+    fn a_token_is_checked_with_the_key_that_it_names() {
+        let of = |key| Token { key, ..limited() }.sign(KEY);
+        let verify = |text: &str, keys| Token::verify(text, &keys, NOW).map(|token| token.key);
+        assert_eq!(verify(&of(0), TwoKeys(false)), Err(TokenError::RetiredKey));
+        assert_eq!(verify(&of(1), TwoKeys(false)), Ok(1));
+        assert_eq!(verify(&of(2), TwoKeys(false)), Err(TokenError::UnknownKey));
+        assert_eq!(verify(&of(1), TwoKeys(true)), Err(TokenError::Revoked));
     }
 
     #[test]

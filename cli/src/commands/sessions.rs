@@ -13,8 +13,7 @@ use crate::connect::{self, Servers, TokenArgs};
 /// List the sessions of a file system, or end one. Needs the administrator's token.
 ///
 /// An evicted session loses its open files and its locks, and its client opens another session with
-/// the same token. To keep a client out, let its token expire, or first move away the directory
-/// that the token names.
+/// the same token. To keep a client out, revoke its token (`pando token revoke`).
 ///
 /// Each server of a cluster lists its own sessions, with their files and locks there. Eviction ends
 /// a session on all servers.

@@ -1,4 +1,7 @@
-//! `pando token`: sign what others may do, and read what a token says.
+//! `pando token`: sign what others may do, read what a token says, and take tokens back.
+
+mod list;
+mod revoke;
 
 use std::{
     path::{Path, PathBuf},
@@ -13,9 +16,12 @@ use client::SystemClock;
 use serde::Serialize;
 use wire::{Scope, Token};
 
-use crate::{data, output};
+use crate::{
+    connect::{self, Servers, TokenArgs},
+    data, failure, output,
+};
 
-/// Create and show tokens. A server serves nothing without a valid token.
+/// Create, show, list and revoke tokens. A server serves nothing without a valid token.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -26,16 +32,27 @@ pub(crate) struct Args {
 enum Command {
     Create(Create),
     Show(Show),
+    List(list::List),
+    Revoke(revoke::Revoke),
 }
 
 /// Print a new token. Without limits it is an administrator's token.
 ///
-/// Reads DIR/signing.key and nothing else, so a server may be running.
+/// The newest key signs the token: at a server with an administrator's token, or with the keys that
+/// a server keeps in its data directory, which works without a server.
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// The data directory of the file system.
+    /// The server.
+    #[arg(
+        value_name = "HOST:PORT", value_parser = connect::servers,
+        required_unless_present = "data", conflicts_with = "data"
+    )]
+    server: Option<Servers>,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// The data directory of the file system, or of one of its servers.
     #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    data: Option<PathBuf>,
     /// Allow only this subtree, which clients see as the root.
     #[arg(long, default_value = "/", value_name = "PATH", value_parser = subtree)]
     path: String,
@@ -68,32 +85,57 @@ struct Show {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.command {
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
         Command::Create(create) => create.run(),
         Command::Show(show) => show.run(),
+        Command::List(list) => list.run(),
+        Command::Revoke(revoke) => revoke.run(),
     }
 }
 
 impl Create {
-    fn run(&self) -> anyhow::Result<ExitCode> {
-        let key = data::signing_key(&self.data)?;
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let token = self.unsigned();
+        let text = match (self.server, &self.data) {
+            (None, Some(data)) => {
+                let (key, secret) = data::newest_key(data)?;
+                let authority = Some(data::authority_of(&data::signing_key(data)?)?);
+                Token { key, authority, ..token }.sign(&secret)
+            }
+            (None, None) => return Err(failure::usage("give HOST:PORT, or --data DIR")),
+            (Some(Servers(servers)), _) => {
+                let own = self.token.read()?;
+                let authority = own.says().and_then(|own| own.authority);
+                let token = Token { authority, ..token };
+                let config = connect::config(servers, own, "pando token create");
+                connect::runtime()?.block_on(async {
+                    let client = connect::connect(config).await?;
+                    let signed = connect::for_administrators(client.sign_token(token).await);
+                    connect::close(&client, signed).await
+                })?
+            }
+        };
+        output::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The token that was asked for; a key is still to be given.
+    fn unsigned(&self) -> Token {
         let gids = match (self.uid, self.gid.as_slice()) {
             (Some(uid), []) => vec![uid],
             (_, gids) => gids.to_vec(),
         };
-        let token = Token {
+        Token {
+            id: data::token_id(),
             scope: if self.pages { Scope::Pages } else { Scope::Files },
-            authority: Some(data::authority_of(&key)?),
             path: self.path.clone(),
             uid: self.uid,
             gids,
             read_only: self.ro,
             expires: self.expires.map(|after| end(SystemClock.now(), after)),
             ..Token::administrator()
-        };
-        output::print(&token.sign(&key))?;
-        Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -118,8 +160,14 @@ fn subtree(text: &str) -> Result<String, String> {
 
 #[derive(Serialize)]
 struct Shown {
-    /// `files` or `pages`.
+    /// Number of the token, as `revoke` takes it; `None`: the token cannot be revoked.
+    id: Option<String>,
+    /// Number of the key that has signed the token.
+    key: u32,
+    /// The use of the token: `files` or `pages`.
     scope: &'static str,
+    /// SHA-256 of the public key of the authority that certifies the servers, in hex.
+    authority: Option<String>,
     path: String,
     uid: Option<u32>,
     gids: Vec<u32>,
@@ -127,12 +175,10 @@ struct Shown {
     /// Seconds since the Unix epoch.
     expires: Option<i64>,
     expired: bool,
-    /// SHA-256 of the public key of the authority that certifies the servers, in hex.
-    authority: Option<String>,
 }
 
 impl Show {
-    fn run(&self) -> anyhow::Result<ExitCode> {
+    fn run(self) -> anyhow::Result<ExitCode> {
         let shown = decode(&self.token)?;
         if self.json {
             output::print_json(&shown)?;
@@ -143,16 +189,29 @@ impl Show {
     }
 }
 
+/// A token's number as it is printed.
+fn id(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+/// A time as it is printed.
+pub(super) fn moment(sec: i64) -> String {
+    let since = Duration::from_secs(u64::try_from(sec).unwrap_or(0));
+    humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since).to_string()
+}
+
 fn decode(file: &Path) -> anyhow::Result<Shown> {
     let text = data::read_token(file)?;
     let token = Token::unverified(&text).with_context(|| format!("{}", file.display()))?;
     Ok(Shown {
-        expired: token.expired(SystemClock.now()),
+        id: (token.id != 0).then(|| id(token.id)),
+        key: token.key,
         scope: match token.scope {
             Scope::Files => "files",
             Scope::Pages => "pages",
         },
         authority: token.authority.map(|authority| authority.to_string()),
+        expired: token.expired(SystemClock.now()),
         path: token.path,
         uid: token.uid,
         gids: token.gids,
@@ -169,14 +228,15 @@ impl Shown {
         let end = self.expires.map_or_else(
             || "never".to_owned(),
             |sec| {
-                let since = Duration::from_secs(u64::try_from(sec).unwrap_or(0));
-                let time = std::time::UNIX_EPOCH + since;
                 let past = if self.expired { " (it has ended)" } else { "" };
-                format!("{}{past}", humantime::format_rfc3339_seconds(time))
+                format!("{}{past}", moment(sec))
             },
         );
+        let none = || "none".to_owned();
         let authority = self.authority.clone();
         output::rows(&[
+            ("id", self.id.clone().unwrap_or_else(none)),
+            ("key", self.key.to_string()),
             ("for", if self.scope == "pages" { "status pages" } else { "files" }.to_owned()),
             ("path", self.path.clone()),
             ("user", uid),

@@ -14,20 +14,20 @@ use axum::{
     response::{IntoResponse as _, Response},
     serve::IncomingStream,
 };
-use base::Clock as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use client::SystemClock;
-use wire::{Scope, Token};
+use wire::{Scope, Token, TokenError};
 
-use super::links::Links;
+use super::{Phases, links::Links, serving, unavailable};
 
 /// Pages that everybody may read.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The rule of the page.
 pub(super) struct Readers {
-    /// The key of the tokens that readers on other machines need; `None`: they need none.
-    pub(super) token_key: Option<Vec<u8>>,
+    /// Whether readers on other machines need a token.
+    pub(super) need_tokens: bool,
+    /// The server that knows which tokens are good.
+    pub(super) phases: Phases,
 }
 
 /// A reader's address.
@@ -47,25 +47,32 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let shown = request.headers().get(header::AUTHORIZATION);
-    let refused = match &readers.token_key {
-        Some(_) if OPEN.contains(&request.uri().path()) => None,
-        Some(key) if !address.ip().to_canonical().is_loopback() => {
-            refusal(key, shown.and_then(|shown| shown.to_str().ok()))
-        }
-        Some(_) | None => None,
+    let is_free = !readers.need_tokens
+        || OPEN.contains(&request.uri().path())
+        || address.ip().to_canonical().is_loopback();
+    if is_free {
+        return next.run(request).await;
+    }
+    let server = match serving(&readers.phases) {
+        Ok(server) => server,
+        Err(phase) => return unavailable(phase).into_response(),
     };
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|text| text.to_str().ok());
+    let refused = refusal(|text| server.verify(text), shown);
     let Some(reason) = refused else { return next.run(request).await };
     let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"pando: the token is the password\"")];
     (StatusCode::UNAUTHORIZED, ask, format!("{reason}\n")).into_response()
 }
 
 /// Why a reader with this header is refused, if that is so.
-fn refusal(key: &[u8], shown: Option<&str>) -> Option<String> {
+fn refusal(
+    verify: impl FnOnce(&str) -> Result<Token, TokenError>,
+    shown: Option<&str>,
+) -> Option<String> {
     const NONE: &str =
         "a token is needed from other machines: `pando token create --data DIR --pages` makes one";
     let Some(text) = shown.and_then(token_of) else { return Some(NONE.to_owned()) };
-    match Token::verify(&text, key, SystemClock.now()) {
+    match verify(&text) {
         Ok(token) if token.scope == Scope::Pages || token.administers() => None,
         Ok(_) => Some("this token is not for status pages".to_owned()),
         Err(error) => Some(error.to_string()),
@@ -101,8 +108,9 @@ mod tests {
 
     #[test]
     fn a_page_is_for_those_whose_token_says_so() {
+        let verify = |text: &str| Token::verify(text, &b"key"[..], base::Time::default());
         let refused = |token: Token, key: &[u8]| {
-            refusal(b"key", Some(&format!("Bearer {}", token.sign(key))))
+            refusal(verify, Some(&format!("Bearer {}", token.sign(key))))
         };
         let admin = Token::administrator;
         assert_eq!(refused(admin(), b"key"), None);
@@ -110,6 +118,6 @@ mod tests {
         assert!(refused(Token { path: "/a".into(), ..admin() }, b"key").is_some());
         assert!(refused(Token { uid: Some(0), ..admin() }, b"key").is_some());
         assert!(refused(admin(), b"other").unwrap().contains("another file system"));
-        assert!(refusal(b"key", None).unwrap().contains("pando token create"));
+        assert!(refusal(verify, None).unwrap().contains("pando token create"));
     }
 }

@@ -18,6 +18,7 @@ mod format;
 mod full;
 mod harness;
 mod installed;
+mod keys;
 mod locks;
 mod mounted;
 mod observe;

@@ -25,7 +25,13 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["umount"], &["MOUNTPOINT"]),
     (&["up"], &["--data", "--mount", "-o", "--listen"]),
     (&["token", "create"], &["--data", "--path", "--uid", "--gid", "--ro", "--expires"]),
+    (&["token", "create"], &["HOST:PORT", "--token"]),
     (&["token", "show"], &["--json"]),
+    (&["token", "list"], &["HOST:PORT", "--token", "--json"]),
+    (&["token", "revoke"], &["HOST:PORT", "FILE|ID", "--token", "--yes"]),
+    (&["keys", "list"], &["HOST:PORT", "--token", "--json"]),
+    (&["keys", "rotate"], &["HOST:PORT", "--token"]),
+    (&["keys", "retire"], &["HOST:PORT", "KEY", "--token", "--yes"]),
     (&["status"], &["HOST:PORT", "--json", "--token"]),
     (&["info"], &["PATH", "--json"]),
     (&["du"], &["PATH", "--json"]),
@@ -76,6 +82,8 @@ fn each_paragraph_of_help_names_its_subject() {
         .collect();
     assert!(commands.len() > 20, "{commands:?}");
     commands.extend([vec!["token", "create", "--help"], vec!["token", "show", "--help"]]);
+    commands.extend(["list", "revoke"].map(|of| vec!["token", of, "--help"]));
+    commands.extend(["list", "rotate", "retire"].map(|of| vec!["keys", of, "--help"]));
     let pronouns = ["It ", "Its ", "So ", "Those ", "As ", "And ", "Who ", "Whoever ", "What "];
     for command in commands {
         let help = succeed(&command);

@@ -108,6 +108,8 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Sessions
         | Request::Opens(_)
         | Request::Evict(_)
+        | Request::Keys(_)
+        | Request::SignToken(_)
         | Request::Locks(_)
         | Request::DumpStart
         | Request::DumpNext(_)
@@ -147,7 +149,7 @@ fn is_right(verdict: Verdict, answer: &Answer, read_only: bool) -> bool {
             walked.entries.is_empty() && matches!(walked.error, Some(Denied | Stale))
         }
         (Verdict::Unproven, Answer::Failed(Denied | NotPermitted | BadHandle | Invalid)) => true,
-        (Verdict::Unproven, Answer::Refused(why)) => why.contains("malformed token"),
+        (Verdict::Unproven, Answer::Refused(why)) => why.contains("token of an earlier version"),
         (Verdict::Administrators, Answer::Failed(NotPermitted)) => true,
         // A server would have to answer the challenge, and cannot.
         (Verdict::Servers, Answer::Done(Reply::Challenge(_))) => true,
@@ -578,7 +580,10 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
                     let forged = String::from_utf8(forged).unwrap();
                     let mut link = Raw::dial(address);
                     match Raw::hello(&mut link, &forged, None) {
+                        // The key that it names may be too new for this server, which sends it to
+                        // the coordinator. There it is refused.
                         Answer::Refused(_) => {}
+                        Answer::Retry(Retry::Moved(_)) if *address != servers[0] => {}
                         other => panic!("{other:?} to {forged}"),
                     }
                 }

@@ -7,6 +7,7 @@ use wire::Lease;
 
 use super::Cluster;
 use crate::{
+    keys::ring::KeyRing,
     problem::Problem,
     record::{Record as _, Settings, key},
     server::Shared,
@@ -25,7 +26,7 @@ pub(crate) async fn take_lease(
     lease: Lease,
 ) -> Result<(), Problem> {
     let failed = |error: store::Error| Problem::of(&error);
-    let Lease { ms, map, events, settings, roots } = lease;
+    let Lease { ms, map, events, settings, keys, roots } = lease;
     let after = events.version.saturating_sub(events.dirs.len() as u64);
     if events.reset {
         shared.invalidations.begin_anew(events.version, &events.dirs);
@@ -54,6 +55,19 @@ pub(crate) async fn take_lease(
             tracing::info!(?settings, "the settings of the file system have changed");
         }
         Some(Err(error)) => tracing::error!(%error, "the coordinator has other settings"),
+    }
+    match keys.map(|keys| KeyRing::from_record(&keys.0)) {
+        None => {}
+        Some(Ok(ring)) => {
+            let mut batch = Batch::default();
+            batch.put(&key::key_ring(), &ring.to_record());
+            shared.sync.writing();
+            shared.engine.write(batch).map_err(failed)?;
+            shared.sync.written();
+            tracing::info!(newest = ring.newest, revoked = ring.revoked.len(), "another key ring");
+            shared.keys.set(ring);
+        }
+        Some(Err(error)) => tracing::error!(%error, "the coordinator has another key ring"),
     }
     if let Some(Err(error)) = roots.map(|roots| shared.quotas.learn(&roots)) {
         tracing::error!(%error, "the coordinator has other quotas");

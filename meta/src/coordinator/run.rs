@@ -144,6 +144,7 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
         version: shared.invalidations.settled(),
         requests: shared.counters.requests.load(Ordering::Relaxed),
         settings: shared.settings().to_record(),
+        keys: shared.keys.get().ring.version,
         roots: shared.quotas.version(),
         in_doubt: shared.prepared.in_doubt(cluster.me, PATIENCE),
         strict: shared.options.durability == Durability::Strict,

@@ -15,6 +15,7 @@ use store::{Blocks, MemoryEngine};
 use wire::{Dial, Dialled, Request};
 
 use super::*;
+use crate::keys::ring::KeyRing;
 use crate::{ClusterOptions, FormatOptions, OpenError, Server, ServerOptions, format};
 
 const LEASE: Duration = Duration::from_secs(8);
@@ -92,6 +93,7 @@ fn beat(address: &str, version: u64) -> Heartbeat {
         version,
         requests: 0,
         settings,
+        keys: 0,
         roots: 0,
         in_doubt: None,
         strict: false,
@@ -215,6 +217,31 @@ async fn settings_that_have_changed_come_with_the_next_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_ring_that_has_changed_comes_with_the_next_lease_and_stays() {
+    let (engine, server, version) = complete();
+    let has = |keys| Heartbeat { keys, ..beat("b:1", version) };
+    let lease = heartbeat(&server.shared, (1, 1), &has(0)).unwrap();
+    assert_eq!(lease.keys, None);
+    let mut ring = KeyRing { version: 7, ..KeyRing::default() };
+    ring.rotate(0, Secret(Bytes::from_static(&[3; 32])), Time { sec: 1, nsec: 0 }).unwrap();
+    server.shared.keys.set(ring.clone());
+    assert_eq!(heartbeat(&server.shared, (1, 1), &has(7)).unwrap().keys, None);
+    let lease = heartbeat(&server.shared, (1, 1), &has(0)).unwrap();
+    assert!(format!("{lease:?}").contains("keys: Some(Secret)"), "no log shows a secret");
+
+    // The server that gets it has it from then on, also when it starts again.
+    server.shared.keys.set(KeyRing::default());
+    let cluster = server.shared.cluster.as_ref().unwrap();
+    crate::cluster::lease::take_lease(&server.shared, cluster, cluster.time(), lease)
+        .await
+        .unwrap();
+    assert_eq!(server.shared.keys.get().ring, ring);
+    drop(server);
+    let server = open(&engine, true).unwrap();
+    assert_eq!((&server.shared.keys.get().ring, server.newest_key().0), (&ring, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_announcement_waits_for_the_list_of_every_server() {
     let (_engine, server, version) = complete();
     let announced = announce(&server.shared, &[DirId(700), DirId(701)]);
@@ -266,7 +293,7 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
-    let lease = Lease { ms: 8000, map: None, events, settings: None, roots: None };
+    let lease = Lease { ms: 8000, map: None, events, settings: None, keys: None, roots: None };
     crate::cluster::lease::take_lease(&server.shared, cluster, cluster.time(), lease)
         .await
         .unwrap();

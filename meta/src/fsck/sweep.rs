@@ -31,6 +31,7 @@ use crate::{
     coordinator::roster::Roster,
     feed::{FeedState, Logged},
     handoff::HandoffRecord,
+    keys::ring::KeyRing,
     transact::{CommittedRecord, EndedRecord, PreparedRecord},
     unsynced::Unsynced,
 };
@@ -202,6 +203,7 @@ impl<'a> Sweep<'a> {
             (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
             (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
             (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
+            (b'K', 3) if shard.0 == 0 => self.alone::<KeyRing>(key, value, "key ring"),
             (b'W', 3) if shard.0 == 0 => self.alone::<FeedState>(key, value, "state of the feed"),
             (b'W', 11) if shard.0 == 0 => self.alone::<Logged>(key, value, "change in the feed"),
             (b'V', 27) => self.alone::<Content>(key, value, "directory of the feed"),

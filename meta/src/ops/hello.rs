@@ -6,7 +6,7 @@ use std::{
 };
 
 use base::{Attr, Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
-use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, Welcome};
+use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, TokenError, Welcome};
 
 use super::lookup;
 use crate::{
@@ -38,10 +38,7 @@ pub(crate) fn run(
     now: Time,
     way: &mut Option<Box<Remote>>,
 ) -> Result<Reply> {
-    let token = Token::verify(&hello.token, &shared.config.signing_key, now).map_err(|error| {
-        shared.refusals.note(&shown(&hello.client), &error.to_string());
-        Fault::Refused(error.to_string())
-    })?;
+    let token = verify(shared, connection, hello, now)?;
     if !token.opens_sessions() {
         return Err(Fault::Refused("this token is for status pages, not for files".into()));
     }
@@ -70,7 +67,12 @@ pub(crate) fn run(
         let root = hello.resume.map_or(DirRef::ROOT, |past| past.root);
         (root, root_content(now).attr())
     });
-    let rights = Rights { token: token.clone(), kernel_checks: hello.kernel_checks, root };
+    let rights = Rights {
+        token: token.clone(),
+        kernel_checks: hello.kernel_checks,
+        root,
+        is_near: connection.is_near(),
+    };
     // Race: the session may have begun to end since the look-up, and is none any more then.
     let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
@@ -159,6 +161,31 @@ pub(crate) fn run(
     );
     connection.join(session);
     Ok(Reply::Welcome(welcome))
+}
+
+/// Reads and checks the client's token. A client in the server's process has the root key, and uses
+/// it whether that is retired or not.
+fn verify(shared: &Shared, connection: &Connection, hello: &Hello, now: Time) -> Result<Token> {
+    let verified = if connection.is_near() {
+        Token::verify(&hello.token, &shared.config.signing_key[..], now)
+    } else {
+        Token::verify(&hello.token, &*shared.keys.get(), now)
+    };
+    let error = match verified {
+        Ok(token) => return Ok(token),
+        Err(error) => error,
+    };
+    // A new key is in force at the coordinator first, and here with the next lease.
+    if let (TokenError::UnknownKey, Some(cluster)) = (error, &shared.cluster)
+        && !cluster.coordinates()
+    {
+        if hello.resume.is_none() && !cluster.map().servers.is_empty() {
+            return Err(Fault::Retry(Retry::Moved((*cluster.map()).clone())));
+        }
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    shared.refusals.note(&shown(&hello.client), &error.to_string());
+    Err(Fault::Refused(error.to_string()))
 }
 
 /// How new blocks are compressed by a session that may reach a shared store itself. Such a session
@@ -255,7 +282,7 @@ fn resume(
         let other = "the session was opened with a token of other rights: open another one";
         return Err(Fault::Refused(other.to_owned()));
     }
-    if session.has_expired(now) {
+    if session.token_ended(now, &shared.keys).is_some() {
         return Ok(None);
     }
     if session.returns_after_restart() {

@@ -9,6 +9,7 @@ use base::{Access, DirId, FsError, Ino, SessionId, Time, locks::LockHeld};
 use wire::{
     AskStanding, BusyDirectory, BusySession, Evict, Load, LockEntry, LockPage, LocksQuery,
     OpenPage, OpensQuery, SessionDetail, SlowLog, SlowOperation, SlowQuery, Standing, Token,
+    TokenShown,
 };
 
 use super::info;
@@ -27,7 +28,7 @@ const OPENS_MAX: usize = 10_000;
 /// Tells how the server stands. An administrator may ask without a session: the request is for when
 /// something is wrong.
 pub(crate) fn standing(shared: &Shared, req: &AskStanding, now: Time) -> Result<Standing> {
-    let token = Token::verify(&req.token, &shared.config.signing_key, now).map_err(|error| {
+    let token = Token::verify(&req.token, &*shared.keys.get(), now).map_err(|error| {
         shared.refusals.note("asks how the server stands", &error.to_string());
         Fault::Refused(error.to_string())
     })?;
@@ -103,6 +104,11 @@ pub(crate) fn sessions(txn: &Txn<'_>) -> Vec<SessionDetail> {
                 locks_waiting: locks.get(&session.id).map_or(0, |(_, waiting)| *waiting),
                 uid: token.as_ref().and_then(|token| token.uid),
                 read_only: token.as_ref().is_some_and(|token| token.read_only),
+                token: token.as_ref().map(|token| TokenShown {
+                    id: token.id,
+                    key: token.key,
+                    expires: token.expires,
+                }),
                 path: token.map(|token| token.path),
             }
         })

@@ -9,6 +9,7 @@ mod damage;
 mod dump;
 mod ends;
 mod huge;
+mod keys;
 mod link;
 mod locks;
 mod names;

@@ -23,6 +23,7 @@
 //! | `W` | nothing, or a position | the state of the change feed; a change in it (shard 0) |
 //! | `V` | dir id, ino | a directory as it was when it was removed, for the change feed |
 //! | `A` | ino, part | a quota's root; the charges of a core to it |
+//! | `K` | | signing keys and revoked tokens (shard 0) |
 //!
 //! In a cluster each server has its own `A` records of any root. Nothing is stored under `h` (had
 //! open by one), `o` (open) and `u` (charged): by these keys servers ask each other.
@@ -359,7 +360,7 @@ pub(crate) fn parse_past(key: &[u8]) -> Option<(DirId, Ino)> {
 
 /// Whether a record belongs to the server itself, and to no shard.
 pub(crate) fn is_the_servers(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'M' | b'P' | b'X' | b'E' | b'A' | b'W'))
+    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'K' | b'M' | b'P' | b'X' | b'E' | b'A' | b'W'))
 }
 
 /// The shard of a key.
@@ -374,6 +375,11 @@ pub(crate) fn shard_of(key: &[u8]) -> ShardId {
 /// The key of the settings made since the format.
 pub(crate) fn settings() -> Key {
     start(ShardId(0), b'O')
+}
+
+/// The key of the key ring.
+pub(crate) fn key_ring() -> Key {
+    start(ShardId(0), b'K')
 }
 
 /// The kind of an accounting root's record.

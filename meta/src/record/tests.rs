@@ -124,6 +124,7 @@ fn keys() -> Vec<Case> {
         key("V", key::past(SHARD, DIR, ino), (DIR, ino), key::parse_past),
         bare("F", key::config()),
         bare("O", key::settings()),
+        bare("K", key::key_ring()),
         usage("root", UsagePart::Root),
         usage("core", UsagePart::Core(0x0607)),
     ]
@@ -179,6 +180,7 @@ fn records() -> Vec<Case> {
             "Settings.trash",
             Settings { inline_bytes_max: 300, trash: TrashSetting(Some(values::trash())) },
         ),
+        record("KeyRing", values::key_ring()),
         record("Origin", values::origin()),
         record("Usage", Usage { bytes: -70_001, entries: 70_002 }),
         record(

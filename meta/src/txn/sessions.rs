@@ -1,21 +1,24 @@
 //! Ends of sessions, as steps of operations.
 
 use base::{SessionId, ShardId};
+use wire::TokenError;
 
 use super::Txn;
 use crate::{error::Result, record::key, server::Counters, session::in_use::InUse};
 
-/// Ends a session whose lease has run out or whose token has expired. A session that was heard of
+/// Ends a session whose lease has run out or whose token is good no more. A session that was heard of
 /// since, or has renewed its token, goes on.
 pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()> {
     let lease = txn.shared.options.lease;
     match txn.shared.session(session) {
-        Some(found) if found.begin_end_if_over(lease, txn.now) => {
-            let token_ended = found.has_expired(txn.now);
+        Some(found) if found.begin_end_if_over(lease, txn.now, &txn.shared.keys) => {
+            let token_ended = found.token_ended(txn.now, &txn.shared.keys);
             forget_session(txn, session)?;
             let client = &found.client;
-            if token_ended {
+            if let Some(TokenError::Expired) = token_ended {
                 tracing::warn!(%session, client, "session ended: its token has expired");
+            } else if let Some(reason) = token_ended {
+                tracing::warn!(%session, client, %reason, "session ended: its token is void");
             } else {
                 tracing::info!(%session, client, "session expired: nothing was heard of its client");
             }

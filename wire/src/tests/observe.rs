@@ -1,11 +1,12 @@
 //! A value of every request and reply of [`crate::observe`].
 
-use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId};
+use base::{ByteRange, DirId, Ino, LockKind, LockMode, SessionId, Time};
 
 use crate::{
-    AskStanding, BusyDirectory, BusySession, Distribution, Evict, Load, LockEntry, LockPage,
-    LocksQuery, OpenFile, OpenPage, OpensQuery, Operation, Reply, Request, SessionDetail, SlowLog,
-    SlowOperation, SlowQuery, Standing,
+    AskStanding, BusyDirectory, BusySession, Distribution, Evict, KeyShown, KeysChange, KeysShown,
+    Load, LockEntry, LockPage, LocksQuery, OpenFile, OpenPage, OpensQuery, Operation, Reply,
+    Request, Revoke, RevokedShown, SessionDetail, SignToken, SlowLog, SlowOperation, SlowQuery,
+    Standing, Token, TokenShown,
 };
 
 pub(super) fn requests() -> Vec<Request> {
@@ -24,11 +25,32 @@ pub(super) fn requests() -> Vec<Request> {
         }),
         Request::Locks(LocksQuery { after: Ino(0), session: None, ino: None, max: 7 }),
         Request::Standing(AskStanding { token: "pando1.00".into() }),
+        Request::Keys(KeysChange::Show),
+        Request::SignToken(SignToken { token: Token::administrator() }),
+    ]
+}
+
+pub(super) fn key_changes() -> Vec<KeysChange> {
+    let expires = Some(Time { sec: 2_000_000_000, nsec: 5 });
+    vec![
+        KeysChange::Show,
+        KeysChange::Rotate(300),
+        KeysChange::Retire(70_000),
+        KeysChange::Revoke(Revoke { id: 0x1234_5678_9abc_def0, key: Some(301), expires }),
     ]
 }
 
 pub(super) fn replies() -> Vec<Reply> {
-    vec![Reply::Load(load()), Reply::Slow(slow()), sessions(), opens(), locks(), standing()]
+    vec![
+        Reply::Load(load()),
+        Reply::Slow(slow()),
+        sessions(),
+        opens(),
+        locks(),
+        standing(),
+        keys(),
+        Reply::Signed("pando2.00".into()),
+    ]
 }
 
 fn load() -> Load {
@@ -105,7 +127,16 @@ fn sessions() -> Reply {
         path: Some("/a".into()),
         uid: Some(1000),
         read_only: true,
+        token: Some(TokenShown { id: 1 << 63, key: 302, expires: Some(Time { sec: 7, nsec: 8 }) }),
     }])
+}
+
+fn keys() -> Reply {
+    Reply::Keys(KeysShown {
+        newest: 303,
+        keys: vec![KeyShown { key: 300, made: Time { sec: 70_001, nsec: 9 } }],
+        revoked: vec![RevokedShown { id: 1 << 62, expires: Some(Time { sec: 70_002, nsec: 10 }) }],
+    })
 }
 
 fn opens() -> Reply {

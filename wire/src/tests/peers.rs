@@ -14,7 +14,8 @@ use crate::{
     ClusterStatus, ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide,
     Expected, Gave, GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold,
     HurryBirths, InDoubt, Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead,
-    PeerWrite, Prepare, Reply, Request, Room, ServerStatus, Speculate, Stands, Tally, TxnId, Vote,
+    PeerWrite, Prepare, Reply, Request, Room, Secret, ServerStatus, Speculate, Stands, Tally,
+    TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -116,6 +117,7 @@ pub(super) fn requests() -> Vec<Request> {
             version: 70_001,
             requests: 5_000_000,
             settings: Bytes::from_static(b"\x01set"),
+            keys: 0x1234_5678_9abc_def0,
             roots: 80_001,
             in_doubt: Some(InDoubt { count: 3, oldest_ms: 12_345, server: 2 }),
             strict: true,
@@ -210,9 +212,10 @@ pub(super) fn replies() -> Vec<Reply> {
             map: Some(map),
             events: events.clone(),
             settings: Some(Bytes::from_static(b"\x01set")),
+            keys: Some(Secret(Bytes::from_static(b"\x01keys"))),
             roots: Some(Bytes::from_static(b"roots")),
         }),
-        Reply::Lease(Lease { ms: 0, map: None, events, settings: None, roots: None }),
+        Reply::Lease(Lease { ms: 0, map: None, events, settings: None, keys: None, roots: None }),
         Reply::Challenge(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
         Reply::Cluster(ClusterStatus {
             servers_expected: 4,

@@ -8,6 +8,7 @@ use crate::{
     error::Result,
     feed::{FeedState, Logged},
     handoff::HandoffRecord,
+    keys::ring::KeyRing,
     reclaim::notes::Garbage,
     record::{
         Config, Content, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
@@ -43,6 +44,13 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
                 return Ok(false);
             }
             txn.put(key.clone(), &txn.shared.settings());
+            Ok(true)
+        }
+        (b'K', 3) if shard.0 == 0 => {
+            if sound::<KeyRing>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            txn.put(key.clone(), &txn.key_ring());
             Ok(true)
         }
         (b'M', 4) if *key == key::lived() => {

@@ -58,8 +58,35 @@ impl Client {
         token: &Token,
         kernel_checks: bool,
     ) -> std::result::Result<Client, String> {
-        let token = World::sign(token);
-        let stream = Client::greet(world).await;
+        Client::open_signed(world, World::sign(token), kernel_checks).await
+    }
+
+    /// Like [`Client::open`], with the text of a token.
+    pub(crate) async fn open_signed(
+        world: &mut World,
+        token: String,
+        kernel_checks: bool,
+    ) -> std::result::Result<Client, String> {
+        let stream = world.connect();
+        Client::open_over(world, stream, token, kernel_checks).await
+    }
+
+    /// Like [`Client::open`], for a client in the server's process.
+    pub(crate) async fn open_near(
+        world: &mut World,
+        token: &Token,
+    ) -> std::result::Result<Client, String> {
+        let stream = world.connect_near();
+        Client::open_over(world, stream, World::sign(token), true).await
+    }
+
+    async fn open_over(
+        world: &World,
+        mut stream: DuplexStream,
+        token: String,
+        kernel_checks: bool,
+    ) -> std::result::Result<Client, String> {
+        stream.write_all(&frame::opening()).await.unwrap();
         let attr = Attr::blank(Ino(0), FileKind::Directory);
         let root = DirRef { id: base::DirId(0), ino: Ino(0), home: base::DirId(0), ticket: 0 };
         let welcome = Welcome {
@@ -151,7 +178,16 @@ impl Client {
         world: &mut World,
         token: &Token,
     ) -> std::result::Result<(), String> {
-        self.token = World::sign(token);
+        self.resume_signed(world, World::sign(token)).await
+    }
+
+    /// Like [`Client::resume_with`], with the text of a token.
+    pub(crate) async fn resume_signed(
+        &mut self,
+        world: &mut World,
+        token: String,
+    ) -> std::result::Result<(), String> {
+        self.token = token;
         self.stream = Client::greet(world).await;
         self.inbox.clear();
         let before = self.welcome.session;

@@ -191,6 +191,15 @@ impl World {
         ours
     }
 
+    /// A connection from a client in the server's process.
+    pub(crate) fn connect_near(&mut self) -> tokio::io::DuplexStream {
+        let (ours, theirs) = tokio::io::duplex(64 << 20);
+        let core = self.core.clone();
+        let serve = async move { core.serve_near(theirs).await };
+        self.tasks.push(tokio::task::spawn_local(serve).abort_handle());
+        ours
+    }
+
     /// A client that may do everything, and that acts as root until it is told otherwise.
     pub(crate) async fn client(&mut self) -> Client {
         self.client_with(&Token::administrator()).await

@@ -9,11 +9,21 @@ use wire::{BlockPart, Slice, SliceSource};
 
 use crate::cluster::member::Member;
 use crate::coordinator::roster::{Enrolled, Roster};
+use crate::keys::ring::{KeyRing, RevokedToken, SigningKey};
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, InTrash, InlineMax, Inode,
     Location, Policy, QuotaId, QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet,
     Xattrs, system::Origin,
 };
+
+/// A key ring with a key and a revoked token.
+pub(super) fn key_ring() -> KeyRing {
+    let secret = wire::Secret(Bytes::from_static(b"\x01 the secret of a signing key \x02"));
+    let keys = vec![SigningKey { number: 300, secret, made: time(9) }];
+    let (id, expires) = (0x1234_5678_9abc_def1, Some(time(10)));
+    let revoked = vec![RevokedToken { id, expires, key_first: 70_001, key_last: 70_002 }];
+    KeyRing { version: 0x1234_5678_9abc_def0, newest: 300, root_retired: true, keys, revoked }
+}
 
 fn name(text: &str) -> EntryName {
     EntryName::new(text.as_bytes()).unwrap()
