@@ -213,6 +213,7 @@ mod tests {
 
     use parking_lot::Mutex;
     use tokio::io::DuplexStream;
+    use wire::Stream;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Who may talk to a listener, and how: TLS, or bytes in clear.
+//! The admission of connections to a listener: with TLS, or in clear.
 //!
 //! Core threads and the status page call it for each connection before anything else. Whether a
 //! connection is encrypted is seen from its first byte, so the same address takes both where both
@@ -41,10 +41,10 @@ const LOG_PERIOD: Duration = Duration::from_secs(1);
 /// Time that a refused client has to read the refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Who may talk in clear.
+/// Clients that may talk in clear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clear {
-    /// Nobody.
+    /// No client.
     Nobody,
     /// Programs of this machine.
     ThisMachine,
@@ -64,7 +64,7 @@ pub(crate) struct Admission {
 /// Handshakes under way.
 struct Handshakes {
     all: Semaphore,
-    /// Those of each address that has any.
+    /// Handshakes of each address that has any.
     of: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
 }
 

@@ -88,7 +88,8 @@ impl Certificates {
         self.acceptor.clone()
     }
 
-    /// Which connections to other servers are encrypted: `always`, or those to other machines.
+    /// The rule for connections to other servers: all are encrypted with `always`, or those to other
+    /// machines.
     pub(crate) fn encryption(&self, always: bool) -> Encryption {
         let connector = self.connector.clone();
         if always { Encryption::Always(connector) } else { Encryption::Elsewhere(Some(connector)) }
@@ -186,7 +187,7 @@ fn look(acceptor: &Acceptor, files: &Files, seen: &mut Seen) {
 }
 
 /// The time of this machine.
-fn now() -> SystemTime {
+pub(crate) fn now() -> SystemTime {
     let now = SystemClock.now();
     let since = Duration::new(u64::try_from(now.sec).unwrap_or_default(), now.nsec);
     SystemTime::UNIX_EPOCH + since

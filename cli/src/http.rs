@@ -223,7 +223,7 @@ mod tests {
         std::thread::scope(|scope| {
             let authority = tls::Authority::derive(b"key").unwrap();
             let names = tls::Names { server: 0, addresses: vec![], host: None };
-            let identity = authority.issue(&names, std::time::SystemTime::now()).unwrap();
+            let identity = authority.issue(&names, crate::certificates::now()).unwrap();
             let acceptor = tls::Acceptor::new(identity).unwrap();
             let admission = Admission::new(acceptor, Clear::ThisMachine);
             let listening = Listening { listener, admission, need_tokens: true };

@@ -134,14 +134,14 @@ pub(crate) struct Listen {
 /// How connections are encrypted.
 #[derive(Debug, Default)]
 pub(crate) struct Tls {
-    /// Nobody talks in clear, this machine's programs neither.
+    /// No client talks in clear, this machine's programs neither.
     pub(crate) only: bool,
     /// The operator's own certificate; `None`: the file system's authority issues one.
     pub(crate) files: Option<Files>,
 }
 
 impl Listen {
-    /// Who may talk to the address without encryption.
+    /// The clients that may talk to the address without encryption.
     fn clear(&self, tls: &Tls) -> Clear {
         if self.insecure {
             Clear::Everybody
@@ -380,13 +380,10 @@ fn certificates(
     let server = data.server().unwrap_or_default();
     let names = certificates::names(server, (address, page), options.advertise.as_deref());
     let certificates = Certificates::open(&key, options.tls.files.as_ref(), names)?;
-    if let Some(pem) = certificates.authority_pem() {
-        if let Err(error) = data.write_authority(pem) {
-            tracing::warn!(
-                error = format!("{error:#}"),
-                "browsers and scrapers lack the authority"
-            );
-        }
+    if let Some(pem) = certificates.authority_pem()
+        && let Err(error) = data.write_authority(pem)
+    {
+        tracing::warn!(error = format!("{error:#}"), "browsers and scrapers lack the authority");
     }
     Ok(certificates)
 }

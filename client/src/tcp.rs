@@ -14,10 +14,10 @@ use tls::{Connector, Trust};
 use tokio::net::{TcpStream, lookup_host};
 use wire::{Dial, Dialled, Token};
 
-/// Which connections are encrypted.
+/// The rule by which connections are encrypted.
 #[derive(Clone)]
 pub enum Encryption {
-    /// Those to other machines, to servers that the connector knows; without one, other machines
+    /// Connections to other machines, to servers that the connector knows; without one, other machines
     /// are not reached.
     Elsewhere(Option<Connector>),
     /// All.

@@ -53,7 +53,7 @@ pub enum Error {
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         reason: String,
     },
     /// No certificate can be made.

@@ -8,6 +8,11 @@ use crate::{Acceptor, Authority, Binding, Connector, Error, Identity, Names, Tru
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+#[expect(clippy::disallowed_methods, reason = "TLS compares with the machine's clock")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
 fn authority(key: u8) -> Authority {
     Authority::derive(&[key; 32]).unwrap()
 }
@@ -21,7 +26,7 @@ fn identity_at(key: u8, server: u16, when: SystemTime) -> Identity {
 }
 
 fn acceptor(key: u8, server: u16) -> Acceptor {
-    Acceptor::new(identity_at(key, server, SystemTime::now())).unwrap()
+    Acceptor::new(identity_at(key, server, now())).unwrap()
 }
 
 fn connector(key: u8) -> Connector {
@@ -30,7 +35,7 @@ fn connector(key: u8) -> Connector {
 
 type Ends = (Result<Binding, Error>, Result<Binding, Error>);
 
-/// What both ends say of a connection; where it stands, bytes have gone both ways.
+/// The words of both ends of a connection; where it stands, bytes have gone both ways.
 async fn meet(acceptor: &Acceptor, connector: &Connector, server: Option<u16>) -> Ends {
     let (near, far) = duplex(1 << 16);
     let client = async {
@@ -75,9 +80,9 @@ async fn a_server_of_another_file_system_is_a_stranger() {
 async fn a_server_that_signs_for_itself_is_a_stranger() {
     // The chain names the right authority, which has not signed the certificate.
     let (mine, theirs) = (authority(1), authority(2));
-    let now = SystemTime::now();
-    let right = mine.issue(&names(0), now).unwrap();
-    let wrong = theirs.issue(&names(0), now).unwrap();
+    let at = now();
+    let right = mine.issue(&names(0), at).unwrap();
+    let wrong = theirs.issue(&names(0), at).unwrap();
     let chain = vec![wrong.certified.cert[0].clone(), right.certified.cert[1].clone()];
     let mixed = rustls::sign::CertifiedKey::new(chain, wrong.certified.key.clone());
     let mixed = Identity { certified: std::sync::Arc::new(mixed), ..right };
@@ -99,10 +104,9 @@ async fn another_server_of_the_file_system_is_not_the_one_that_was_asked_for() {
 #[tokio::test]
 async fn a_wrong_clock_is_named() {
     let year = 365 * DAY;
-    for (when, said) in [
-        (SystemTime::now() - year, "expired"),
-        (SystemTime::now() + year, "the clock of one of both machines is wrong"),
-    ] {
+    for (when, said) in
+        [(now() - year, "expired"), (now() + year, "the clock of one of both machines is wrong")]
+    {
         let server = Acceptor::new(identity_at(1, 0, when)).unwrap();
         let (client, _) = meet(&server, &connector(1), None).await;
         let client = client.unwrap_err().to_string();
@@ -112,9 +116,9 @@ async fn a_wrong_clock_is_named() {
 
 #[tokio::test]
 async fn a_renewed_certificate_is_shown_to_the_next_connection() {
-    let server = Acceptor::new(identity_at(1, 0, SystemTime::now() - 30 * DAY)).unwrap();
+    let server = Acceptor::new(identity_at(1, 0, now() - 30 * DAY)).unwrap();
     assert!(meet(&server, &connector(1), None).await.0.is_err());
-    server.renew(identity_at(1, 0, SystemTime::now()));
+    server.renew(identity_at(1, 0, now()));
     assert!(meet(&server, &connector(1), None).await.0.is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Whom a client takes for a server of its file system.
+//! Trust: which servers a client takes for those of its file system.
 
 use std::{path::Path, sync::Arc};
 

@@ -42,8 +42,8 @@ struct MountArgs {
     /// Where to mount it.
     mountpoint: PathBuf,
     /// Options of `pando mount -o`, those of mount(8), token=FILE, log=FILE, tls, tls_ca=FILE and
-    /// insecure, separated by commas. All users are let in unless noallow_other is among them; set-id bits have effect and
-    /// devices can be opened unless nosuid and nodev are.
+    /// insecure, separated by commas. All users are let in unless noallow_other is among them;
+    /// set-id bits have effect and devices can be opened unless nosuid and nodev are.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Pass over options that nobody knows.

@@ -1,4 +1,4 @@
-//! Who may read the page: programs of this machine, and from elsewhere those with a token. Whether
+//! Readers of the page: programs of this machine, and from elsewhere those with a token. Whether
 //! the server lives and is ready, two words, is told to everybody: what restarts servers and sends
 //! clients to them has no token.
 //!
@@ -70,7 +70,7 @@ fn refusal(
     shown: Option<&str>,
 ) -> Option<String> {
     const NONE: &str =
-        "a token is needed from other machines: `pando token create --data DIR --pages` makes one";
+        "a token is needed from other machines: `pando token create --pages` makes one";
     let Some(text) = shown.and_then(token_of) else { return Some(NONE.to_owned()) };
     match verify(&text) {
         Ok(token) if token.scope == Scope::Pages || token.administers() => None,

@@ -172,6 +172,8 @@ fn a_token_shows_what_it_says() {
         serde_json::from_str(&succeed(&["token", "show", "--json", text(&token)])).unwrap();
     let id = shown["id"].take();
     assert!(id.as_str().is_some_and(|id| id.len() == 16), "{id}");
+    let authority = shown["authority"].take();
+    assert!(authority.as_str().is_some_and(|authority| authority.len() == 64), "{authority}");
     let expected = serde_json::json!({
         "id": null, "key": 0, "scope": "files", "authority": null,
         "path": "/a/b", "uid": 5, "gids": [6, 7], "read_only": true, "expires": null, "expired": false
