@@ -52,11 +52,12 @@ use crate::{
 /// 1 was the first. In 2 inodes and content records may end with a quota, and there are records of
 /// kinds `O` and `A`; in 3 blocks may be compressed, and there may be a trash; 4 are those of
 /// clusters only; in 5, of clusters as well, records of kind `P` may end with the participants, and
-/// there are records of kind `E`. Every data directory is one of the next version, but not the
-/// other way round.
-const VERSION: u32 = 3;
+/// there are records of kind `E`; in 6 and 7, of clusters, there may be a record of kind `K`, and
+/// tokens are `pando2.` ones. Every data directory is one of the next version, but not the other way
+/// round.
+const VERSION: u32 = 6;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 5;
+const VERSION_CLUSTER: u32 = 7;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -692,7 +693,8 @@ fn upgrade(path: &Path, about: &mut About) -> anyhow::Result<()> {
 fn replace(path: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let file = path.join(name);
     let new = file.with_extension("new");
-    let mut out = File::create(&new)?;
+    let mut options = OpenOptions::new();
+    let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     out.set_permissions(Permissions::from_mode(0o600))?;
     out.write_all(bytes)?;
     out.sync_all()?;

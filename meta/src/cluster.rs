@@ -245,6 +245,14 @@ impl Cluster {
         self.alone.load(Ordering::Acquire) && millis(self.time()) < ends
     }
 
+    /// Whether the server must not serve anybody any more: its lease has ended, and so has the time
+    /// for which it goes on without one. What the coordinator has decided since about tokens is not
+    /// known here.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let ends = self.lease_ends.load(Ordering::Acquire);
+        ends > 0 && millis(self.time()) > ends.saturating_add(millis(self.options.alone))
+    }
+
     /// Sets whether the server goes on without a lease.
     pub(crate) fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Release);

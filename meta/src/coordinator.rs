@@ -137,8 +137,16 @@ pub(crate) fn heartbeat(
     let present = shared.settings().to_record();
     let settings = (from != cluster.me && present != req.settings).then_some(present);
     let ring = shared.keys.get();
-    let keys = (from != cluster.me && ring.ring.version != req.keys)
-        .then(|| Secret(ring.ring.to_record()));
+    let differs = from != cluster.me && ring.ring.version != req.keys;
+    let is_behind = differs && ring.ring.is_older_than(req.keys);
+    if is_behind && state.rings_behind.due().is_some() {
+        tracing::error!(
+            server = from,
+            "this server's key ring is older than another's: its data are those of an old copy, by \
+             which revoked tokens would be good again; revoke them, or retire their key, once more"
+        );
+    }
+    let keys = (differs && !is_behind).then(|| Secret(ring.ring.to_record()));
     let roots = shared.quotas.news(req.roots).filter(|_| from != cluster.me);
     Ok(Lease { ms, map, events, settings, keys, roots })
 }

@@ -150,6 +150,11 @@ fn in_session(
         Ok(standing) => standing,
         Err(fault) => return finish(shared, incoming, reply, Err(fault)),
     };
+    if shared.cluster.as_ref().is_some_and(|cluster| cluster.is_cut_off())
+        && !outlasts_leases(request)
+    {
+        return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Away)));
+    }
     unheard::heard(shared, session, header.unanswered);
     if !request.mutates()
         && let Err(error) = shared.space_guard.admits(request)
@@ -524,6 +529,22 @@ pub(crate) fn is_current(shared: &Shared, header: &RequestHeader, request: &Requ
         return Err(Fault::Retry(Retry::StaleCache(events)));
     }
     Ok(())
+}
+
+/// Whether a request is answered by a server that is cut off for good, as far as that knows: those
+/// that keep a session, and give back what it has.
+fn outlasts_leases(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Ping
+            | Request::Bye
+            | Request::Release(_)
+            | Request::Claim(_)
+            | Request::LockClaim(_)
+            | Request::LockCancel(_)
+            | Request::Cluster
+            | Request::Status
+    )
 }
 
 /// Whether this is the right server for the request, and may serve.

@@ -14,13 +14,19 @@
 pub(crate) mod put_in_force;
 pub(crate) mod ring;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::hash_map::Entry,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
+use base::HashMap;
 use bytes::Bytes;
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
 use wire::{Secret, SigningKeys, Token, TokenError};
 
 use self::ring::KeyRing;
@@ -63,12 +69,18 @@ pub(crate) struct Keys {
     ring: watch::Sender<Arc<WholeRing>>,
     /// Number of changes since the start, and 1.
     changes: AtomicU64,
+    /// Numbers of keys that are not known and that clients have named, and since when.
+    unknown: Mutex<HashMap<u32, Instant>>,
 }
+
+/// Most unknown keys that are remembered.
+const UNKNOWN_MAX: usize = 64;
 
 impl Keys {
     pub(crate) fn new(root: Bytes, ring: KeyRing) -> Keys {
         let whole = WholeRing { ring, root: Secret(root) };
-        Keys { ring: watch::Sender::new(Arc::new(whole)), changes: AtomicU64::new(1) }
+        let ring = watch::Sender::new(Arc::new(whole));
+        Keys { ring, changes: AtomicU64::new(1), unknown: Mutex::default() }
     }
 
     pub(crate) fn get(&self) -> Arc<WholeRing> {
@@ -94,6 +106,22 @@ impl Keys {
         let ring = self.ring.borrow();
         ring.secret(token.key)?;
         if ring.is_revoked(token) { Err(TokenError::Revoked) } else { Ok(()) }
+    }
+
+    /// Whether a key that is not known may come with the next lease: it was named for the first
+    /// time less than `lease` ago. Anybody can name any number, so only so many are remembered.
+    pub(crate) fn may_come(&self, key: u32, lease: Duration) -> bool {
+        let mut unknown = self.unknown.lock();
+        unknown.retain(|_, since| since.elapsed() < 10 * lease);
+        let is_full = unknown.len() >= UNKNOWN_MAX;
+        match unknown.entry(key) {
+            Entry::Occupied(since) => since.get().elapsed() < lease,
+            Entry::Vacant(_) if is_full => false,
+            Entry::Vacant(new) => {
+                new.insert(Instant::now());
+                true
+            }
+        }
     }
 
     /// Tells of each change from now on.

@@ -583,7 +583,7 @@ fn a_session_is_had_only_by_who_opened_it_and_with_the_rights_of_its_token() {
                         // The key that it names may be too new for this server, which sends it to
                         // the coordinator. There it is refused.
                         Answer::Refused(_) => {}
-                        Answer::Retry(Retry::Moved(_)) if *address != servers[0] => {}
+                        Answer::Retry(Retry::Busy) if *address != servers[0] => {}
                         other => panic!("{other:?} to {forged}"),
                     }
                 }

@@ -27,6 +27,23 @@ pub(crate) async fn take_lease(
 ) -> Result<(), Problem> {
     let failed = |error: store::Error| Problem::of(&error);
     let Lease { ms, map, events, settings, keys, roots } = lease;
+    // First of all: with the first lease of a start clients are let in again.
+    match keys.map(|keys| KeyRing::from_record(&keys.0)) {
+        None => {}
+        Some(Ok(ring)) => {
+            let mut batch = Batch::default();
+            batch.put(&key::key_ring(), &ring.to_record());
+            shared.sync.writing();
+            shared.engine.write(batch).map_err(failed)?;
+            shared.sync.written();
+            tracing::info!(newest = ring.newest, revoked = ring.revoked.len(), "another key ring");
+            shared.keys.set(ring);
+        }
+        Some(Err(error)) => {
+            tracing::error!(%error, "the coordinator's key ring cannot be read");
+            return Ok(());
+        }
+    }
     let after = events.version.saturating_sub(events.dirs.len() as u64);
     if events.reset {
         shared.invalidations.begin_anew(events.version, &events.dirs);
@@ -55,19 +72,6 @@ pub(crate) async fn take_lease(
             tracing::info!(?settings, "the settings of the file system have changed");
         }
         Some(Err(error)) => tracing::error!(%error, "the coordinator has other settings"),
-    }
-    match keys.map(|keys| KeyRing::from_record(&keys.0)) {
-        None => {}
-        Some(Ok(ring)) => {
-            let mut batch = Batch::default();
-            batch.put(&key::key_ring(), &ring.to_record());
-            shared.sync.writing();
-            shared.engine.write(batch).map_err(failed)?;
-            shared.sync.written();
-            tracing::info!(newest = ring.newest, revoked = ring.revoked.len(), "another key ring");
-            shared.keys.set(ring);
-        }
-        Some(Err(error)) => tracing::error!(%error, "the coordinator has another key ring"),
     }
     if let Some(Err(error)) = roots.map(|roots| shared.quotas.learn(&roots)) {
         tracing::error!(%error, "the coordinator has other quotas");

@@ -9,6 +9,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{ancestry_hints::AncestryHints, graph::Graph, leases::Leases, roster::Roster};
 use crate::{
     cluster::member::Member,
+    log_limit::LogLimit,
     millis::millis,
     problem::OpenError,
     quota::ledgers::Ledgers,
@@ -35,7 +36,12 @@ pub(super) struct State {
     pub(super) member: Member,
     pub(super) roster: Roster,
     pub(super) leases: Leases,
+    /// Log lines about a key ring that is older here than elsewhere.
+    pub(super) rings_behind: LogLimit,
 }
+
+/// Shortest pause between two such lines.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 impl Coordinator {
     /// Opens the coordinator with the state that the last run stored. Also returns the first
@@ -55,7 +61,8 @@ impl Coordinator {
         roster.versions_end = first + VERSIONS_RESERVED;
         roster.lease_ms = millis(lease);
         let leases = Leases::unknown(lease, alone, member.servers, until);
-        let state = State { member: member.clone(), roster, leases };
+        let rings_behind = LogLimit::new(LOG_PERIOD);
+        let state = State { member: member.clone(), roster, leases, rings_behind };
         state.store(engine)?;
         let state = Mutex::new(state);
         let changed = Notify::new();

@@ -228,6 +228,8 @@ async fn a_key_ring_that_has_changed_comes_with_the_next_lease_and_stays() {
     assert_eq!(heartbeat(&server.shared, (1, 1), &has(7)).unwrap().keys, None);
     let lease = heartbeat(&server.shared, (1, 1), &has(0)).unwrap();
     assert!(format!("{lease:?}").contains("keys: Some(Secret)"), "no log shows a secret");
+    let newer = heartbeat(&server.shared, (1, 1), &has(1 << 40)).unwrap();
+    assert_eq!(newer.keys, None, "the ring of an old copy is not spread");
 
     // The server that gets it has it from then on, also when it starts again.
     server.shared.keys.set(KeyRing::default());

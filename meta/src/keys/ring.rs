@@ -26,8 +26,9 @@ codec! {
     /// The key ring. Key 0 is the root key: its secret is in the configuration, and is not here.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
     pub(crate) struct KeyRing {
-        /// Number of this state of the ring, drawn at random with each change. 0: the ring was
-        /// never changed.
+        /// Number of this state of the ring: the number of its changes in the upper half, and a
+        /// random one in the lower, as a copy of the ring that was brought back may change in
+        /// another way. 0: the ring was never changed.
         pub version: u64,
         /// Number of the newest key, which signs.
         pub newest: u32,
@@ -157,6 +158,17 @@ impl KeyRing {
         Ok(())
     }
 
+    /// The version after a change.
+    pub(crate) fn next_version(&self, random: u64) -> u64 {
+        ((self.version >> 32) + 1) << 32 | random & u64::from(u32::MAX)
+    }
+
+    /// Whether a ring of this version has changed more often than this one. Rings spread when they
+    /// are stable, so this one is an old copy then.
+    pub(crate) fn is_older_than(&self, version: u64) -> bool {
+        version >> 32 > self.version >> 32
+    }
+
     /// Whether any of these keys is not retired.
     fn is_any_good(&self, first: u32, last: u32) -> bool {
         (first == 0 && !self.root_retired)
@@ -236,6 +248,19 @@ mod tests {
             assert!(ring.is_retired(0) && !ring.is_retired(1) && ring.is_sound());
         }
         assert!(!ring.is_retired(2), "nobody has made it");
+    }
+
+    #[test]
+    fn an_old_copy_of_the_ring_is_known_by_its_version() {
+        let mut ring = KeyRing { version: 0, ..KeyRing::default() };
+        let mut versions = vec![0];
+        for random in [u64::MAX, 0, 7] {
+            ring.version = ring.next_version(random);
+            assert!(versions.iter().all(|old| !ring.is_older_than(*old)));
+            versions.push(ring.version);
+        }
+        assert!(KeyRing::default().is_older_than(ring.version));
+        assert!(!ring.is_older_than(ring.version));
     }
 
     #[test]

@@ -30,13 +30,8 @@ pub(crate) fn run(txn: &mut Txn<'_>, change: &KeysChange) -> Result<KeysShown> {
     };
     changed.map_err(|error| Fault::Refused(error.to_string()))?;
     if ring != before {
-        log(change, &ring);
-        ring.version = loop {
-            let version = txn.shared.random.next();
-            if version != 0 && version != before.version {
-                break version;
-            }
-        };
+        log(change, &ring, by(txn));
+        ring.version = before.next_version(txn.shared.random.next());
         txn.put(key::key_ring(), &ring);
         txn.facts.keys = Some(Box::new(ring.clone()));
     }
@@ -44,11 +39,17 @@ pub(crate) fn run(txn: &mut Txn<'_>, change: &KeysChange) -> Result<KeysShown> {
 }
 
 /// Signs a token with the newest key. In a cluster the coordinator does it, as a new key is in
-/// force there first.
+/// force there first. No token outlives the one by which it was made.
 pub(crate) fn sign(txn: &mut Txn<'_>, req: &SignToken) -> Result<String> {
     txn.is_coordinators()?;
     if req.token.id == 0 {
         return Err(Fault::Refused("a token needs a number, by which it can be revoked".into()));
+    }
+    let own = txn.caller.session.and_then(|session| session.token());
+    let end = own.as_ref().and_then(|own| own.expires);
+    if end.is_some_and(|end| req.token.expires.is_none_or(|expires| expires > end)) {
+        let reason = "the new token would outlast the one that asks for it: give --expires";
+        return Err(Fault::Refused(reason.into()));
     }
     txn.lock(KEY_RING)?;
     let ring = txn.key_ring();
@@ -57,7 +58,9 @@ pub(crate) fn sign(txn: &mut Txn<'_>, req: &SignToken) -> Result<String> {
         None => (0, Secret(txn.shared.config.signing_key.clone())),
     };
     let token = Token { key, ..req.token.clone() };
-    tracing::info!(id = shown(token.id), key, path = token.path, uid = token.uid, "signed a token");
+    let Token { id, path, uid, read_only, expires, scope, .. } = &token;
+    let (id, by) = (shown(*id), by(txn));
+    tracing::info!(id, by, key, path, uid, read_only, ?expires, ?scope, "signed a token");
     Ok(token.sign(&secret.0))
 }
 
@@ -72,11 +75,17 @@ fn draw(txn: &Txn<'_>) -> Secret {
     Secret(Bytes::copy_from_slice(words.as_flattened()))
 }
 
-fn log(change: &KeysChange, ring: &KeyRing) {
+/// Number of the token that the caller has come with.
+fn by(txn: &Txn<'_>) -> String {
+    let own = txn.caller.session.and_then(|session| session.token());
+    own.map_or_else(String::new, |own| shown(own.id))
+}
+
+fn log(change: &KeysChange, ring: &KeyRing, by: String) {
     match change {
         KeysChange::Show => {}
-        KeysChange::Rotate(_) => tracing::warn!(key = ring.newest, "a new key signs tokens"),
-        KeysChange::Retire(key) => tracing::warn!(key, "a signing key is retired"),
-        KeysChange::Revoke(token) => tracing::warn!(id = shown(token.id), "a token is revoked"),
+        KeysChange::Rotate(_) => tracing::warn!(by, key = ring.newest, "a new key signs tokens"),
+        KeysChange::Retire(key) => tracing::warn!(by, key, "a signing key is retired"),
+        KeysChange::Revoke(token) => tracing::warn!(by, id = shown(token.id), "a token is revoked"),
     }
 }

@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use client::Client;
-use wire::{KeysChange, Token};
+use wire::{Fingerprint, KeysChange, Token};
 
 use super::{id, list};
 use crate::{
@@ -35,9 +35,10 @@ impl Revoke {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let own = self.token.read()?;
         let own_id = own.says().map(|token| token.id);
+        let own_authority = own.says().and_then(|token| token.authority);
         let found = find(&self.which)?;
         let token = match &found {
-            Found::File(token) => *token,
+            Found::File { revoke, .. } => *revoke,
             Found::Id(id) => wire::Revoke { id: *id, key: None, expires: None },
         };
         if token.id == 0 {
@@ -46,6 +47,11 @@ impl Revoke {
                  has signed it",
                 self.which
             );
+        }
+        if let Found::File { authority: Some(authority), .. } = &found
+            && own_authority.is_some_and(|own| own != *authority)
+        {
+            bail!("{} is a token of another file system than that of the command", self.which);
         }
         let is_own = own_id == Some(token.id);
         if is_own && !self.yes {
@@ -71,10 +77,11 @@ impl Revoke {
 async fn revoke(client: &Client, found: &Found, mut token: wire::Revoke) -> anyhow::Result<()> {
     if let Found::Id(id) = found {
         // The list of revoked tokens keeps one whose end and key are known for a shorter time.
-        let sessions = Box::pin(list::sessions(client)).await?;
-        let mut known = sessions.rows().filter_map(|(_, session)| session.token);
-        if let Some(known) = known.find(|known| known.id == *id) {
-            token = wire::Revoke { id: *id, key: Some(known.key), expires: known.expires };
+        if let Ok(sessions) = Box::pin(list::sessions(client)).await {
+            let mut known = sessions.rows().filter_map(|(_, session)| session.token);
+            if let Some(known) = known.find(|known| known.id == *id) {
+                token = wire::Revoke { id: *id, key: Some(known.key), expires: known.expires };
+            }
         }
     }
     let revoked = client.keys(KeysChange::Revoke(token)).await;
@@ -88,7 +95,7 @@ fn is_revoked(error: &anyhow::Error) -> bool {
 
 /// The token that is meant.
 enum Found {
-    File(wire::Revoke),
+    File { revoke: wire::Revoke, authority: Option<Fingerprint> },
     Id(u64),
 }
 
@@ -102,8 +109,10 @@ fn find(which: &str) -> anyhow::Result<Found> {
     }
     let text = data::read_token(file)?;
     let token = Token::unverified(&text).with_context(|| which.to_owned())?;
-    let (key, expires) = (Some(token.key), token.expires);
-    Ok(Found::File(wire::Revoke { id: token.id, key, expires }))
+    // Only the number counts. Nobody has checked the rest, by which the number would be forgotten
+    // one day.
+    let revoke = wire::Revoke { id: token.id, key: None, expires: None };
+    Ok(Found::File { revoke, authority: token.authority })
 }
 
 /// A token's id as it is printed.

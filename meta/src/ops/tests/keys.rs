@@ -1,6 +1,6 @@
 //! Signing keys and revoked tokens, over connections to one server.
 
-use base::{FsError, Time};
+use base::{Clock as _, FsError, Time};
 use wire::{Answer, KeysChange, KeysShown, Reply, Request, Revoke, SignToken, Token};
 
 use super::{
@@ -106,6 +106,24 @@ fn tokens_of_a_key_are_good_until_it_is_retired() {
         assert!(said.contains("`pando token create` makes a new one"), "{said}");
         // The world's own clients have tokens of the root key.
         world.server.shared.keys.set(KeyRing::default());
+    });
+}
+
+#[test]
+fn a_token_that_is_made_does_not_outlast_the_one_by_which_it_is_made() {
+    in_world(async |world| {
+        let end = world.clock.now().plus_ms(60_000);
+        let until = |expires| Token { expires, ..token(7) };
+        let mut admin = world.client_with(&until(Some(end))).await;
+        for expires in [None, Some(end.plus_ms(1))] {
+            let sign = Request::SignToken(SignToken { token: until(expires) });
+            let Answer::Refused(said) = admin.ask(sign).await else { panic!() };
+            assert!(said.contains("would outlast"), "{said}");
+        }
+        assert_eq!(
+            Token::unverified(&signed(&mut admin, &until(Some(end))).await),
+            Ok(until(Some(end)))
+        );
     });
 }
 
