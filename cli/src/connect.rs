@@ -41,7 +41,7 @@ pub(crate) struct TokenArgs {
 /// Options that say which connections are encrypted, and whom to trust.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct TlsArgs {
-    /// Encrypt connections to this machine, too. Those to other machines always are.
+    /// Encrypt connections to this machine, too. Connections to other machines always are.
     #[arg(long)]
     pub(crate) tls: bool,
     /// PEM file with the authorities that certify the servers' hosts, where servers have

@@ -134,8 +134,8 @@ pub(crate) struct ServeArgs {
     trace: TraceArgs,
 }
 
-/// How connections are encrypted. Those of other machines are, with a certificate that the server
-/// issues to itself, and programs of this machine may talk in clear.
+/// How connections are encrypted. Connections of other machines are, with a certificate that the
+/// server issues to itself, and programs of this machine may talk in clear.
 #[derive(Debug, clap::Args)]
 struct EncryptionArgs {
     /// Let nobody talk in clear, programs of this machine neither.
