@@ -67,7 +67,7 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     // A limit of its own for each: a slow machine compiles for as long as the tests take.
     let compile = [&tests[..], &["--no-run"]].concat();
     timed("test programs", || step::run(cargo(root).args(compile), 30 * MINUTE, counts))?;
-    timed("tests", || step::run(as_root(cargo(root).args(tests))?, 30 * MINUTE, counts))?;
+    timed("tests", || step::run(as_root(cargo(root).args(tests))?, 45 * MINUTE, counts))?;
     let docs = ["test", "--locked", "--workspace", "--no-fail-fast", "--doc"];
     timed("doc tests", || step::run(cargo(root).args(docs), 10 * MINUTE, counts))?;
     timed("suites", || {
