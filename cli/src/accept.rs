@@ -18,13 +18,11 @@ use std::{
     time::Duration,
 };
 
-use base::Encode as _;
 use meta::Server;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::mpsc,
-};
-use wire::{Answer, ReplyHeader, Retry, frame};
+use tokio::sync::mpsc;
+use wire::{Answer, Retry};
+
+use crate::admission;
 
 /// Pause before another try when connections cannot be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -185,19 +183,12 @@ fn note_refusal(server: &Server, slots: &Slots, why: Refused, full: &mut Option<
 async fn refuse(mut stream: tokio::net::TcpStream) -> io::Result<()> {
     let mut first = [0];
     stream.peek(&mut first).await?;
-    if first[0] != tls::FIRST_BYTE {
-        let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            ReplyHeader { call: 1, cache_version: 0 }.encode(out);
-            Answer::Retry(Retry::Busy).encode(out);
-        });
-        stream.write_all(&out).await?;
-    }
-    stream.shutdown().await?;
-    // Bytes that the client sends must be read, or the kernel takes our words back.
-    let mut sent = [0; 4096];
-    while stream.read(&mut sent).await? > 0 {}
-    Ok(())
+    let words = if first[0] == tls::FIRST_BYTE {
+        Vec::new()
+    } else {
+        admission::answer(1, &Answer::Retry(Retry::Busy))
+    };
+    admission::say_last(&mut stream, &words).await
 }
 
 #[cfg(test)]

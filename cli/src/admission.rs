@@ -171,14 +171,9 @@ impl Admission {
 
 /// Tells a client of our own protocol, or a browser, that only TLS is spoken here.
 async fn refuse(stream: &mut TcpStream, first: u8) -> io::Result<()> {
-    if first == frame::opening()[0] {
-        let mut out = Vec::new();
-        frame::put_frame(&mut out, |out| {
-            // The form of a refusal is the same in all versions of the protocol.
-            ReplyHeader { call: 0, cache_version: 0 }.encode(out);
-            Answer::Refused(wire::TLS_ONLY.to_owned()).encode(out);
-        });
-        stream.write_all(&out).await?;
+    let words = if first == frame::opening()[0] {
+        // The form of a refusal is the same in all versions of the protocol.
+        answer(0, &Answer::Refused(wire::TLS_ONLY.to_owned()))
     } else {
         let text = "This page is encrypted: its address begins with https://\n";
         let length = text.len();
@@ -186,8 +181,24 @@ async fn refuse(stream: &mut TcpStream, first: u8) -> io::Result<()> {
             "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\
              Connection: close\r\n\r\n"
         );
-        stream.write_all((head + text).as_bytes()).await?;
-    }
+        (head + text).into_bytes()
+    };
+    say_last(stream, &words).await
+}
+
+/// The bytes of an answer to a call of a connection that is not served.
+pub(crate) fn answer(call: u64, answer: &Answer) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::put_frame(&mut out, |out| {
+        ReplyHeader { call, cache_version: 0 }.encode(out);
+        answer.encode(out);
+    });
+    out
+}
+
+/// Says these last words on a connection, and waits until the other end has ended it.
+pub(crate) async fn say_last(stream: &mut TcpStream, words: &[u8]) -> io::Result<()> {
+    stream.write_all(words).await?;
     stream.shutdown().await?;
     // Bytes that the client sends must be read, or the kernel takes our words back.
     let mut sent = [0; 4096];

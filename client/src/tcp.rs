@@ -1,7 +1,7 @@
 //! The network of programs: TCP, with TLS where a connection leaves this machine.
 //!
-//! Nothing is negotiated: whether a connection is encrypted follows from its address and from what
-//! the program asks for, before a byte is sent. A token in clear goes to this machine only, unless
+//! Two ends negotiate nothing: whether a connection is encrypted follows from its address and from
+//! what the program asks for, before a byte is sent. A token in clear goes to this machine only, unless
 //! the program says otherwise.
 
 use std::{
