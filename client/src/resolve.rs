@@ -109,7 +109,7 @@ impl Way {
     /// A way that has taken none of `steps`. A way is large, so it is made where it stays.
     #[inline]
     fn from(root: CachedDir, steps: Steps, end: End) -> Way {
-        let stand = Stand { version: 0, way: smallvec![way_mark(root.dir.id)] };
+        let stand = Stand { way: smallvec![way_mark(root.dir.id)], ..Stand::NONE };
         Way { chain: smallvec![root], steps, links: 0, stand, fresh: false, end }
     }
 
@@ -322,7 +322,7 @@ impl Core {
                 way.chain.truncate(1);
                 let steps = Steps::parse(path)?;
                 way.stand.way.truncate(1);
-                let stand = Stand { version: 0, way: way.stand.way.clone() };
+                let stand = Stand { way: way.stand.way.clone(), ..Stand::NONE };
                 let (chain, end) = (way.chain.clone(), way.end);
                 *way = Way { chain, steps, links: 0, stand, fresh: true, end };
                 Box::pin(self.advance(cred, way, keep, links)).await

@@ -20,6 +20,7 @@ use crate::{
     bugs::{Bug, Planted},
     cluster::Cluster,
     deferred_truncations::DeferredTruncations,
+    delegations::Delegations,
     feed::Feed,
     followers,
     gate::Gate,
@@ -116,6 +117,10 @@ impl Server {
         let deferred_truncations = DeferredTruncations::load(engine.as_ref(), config.shards)?;
         backlog.add(deferred_truncations.inos());
         let feed = Feed::load(engine.as_ref(), clock.now(), bugs)?;
+        let delegations = match bugs.has(Bug::HoldersForgotten) {
+            false => Delegations::load(engine.as_ref())?,
+            true => Delegations::default(),
+        };
         let opens = Opens::default();
         if !bugs.has(Bug::ClaimsNotAwaited) {
             opens.await_claims(sessions.keys().copied());
@@ -165,6 +170,7 @@ impl Server {
             inos,
             opens,
             file_locks: Arc::default(),
+            delegations,
             sessions: Arc::new(Mutex::new(sessions)),
             evictions: AtomicU64::new(0),
             invalidations: Arc::new(Invalidations::new(version)),

@@ -3,7 +3,8 @@
 use tokio::join;
 
 use crate::{
-    Core, compact, coordinator, feed, fsck, handoff, quota, reclaim, serve, sync, transact, trash,
+    Core, compact, coordinator, delegations, feed, fsck, handoff, quota, reclaim, serve, sync,
+    transact, trash,
 };
 
 impl Core {
@@ -25,6 +26,7 @@ impl Core {
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),
             feed::run::run(self.clone()),
+            delegations::run::run(self.clone()),
         );
     }
 }

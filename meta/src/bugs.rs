@@ -27,6 +27,13 @@ pub enum Bug {
     LogTakenUnseen,
     /// Inode numbers are given out that no record reserves (`server`).
     InosNotReserved,
+    /// What a session holds is shown to others before it was given back
+    /// (`delegations::conflict`).
+    RecallNotAwaited,
+    /// After a restart nobody holds a directory (`assembly`).
+    HoldersForgotten,
+    /// A change is taken that stands on a delegation which has ended (`driver`).
+    LateChangeTaken,
     /// A file that loses its last name goes, though somebody has it open (`txn::files`).
     OpensIgnored,
     /// A release also closes what was opened after it (`ops::session`).
@@ -139,7 +146,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 56] = [
+    pub const ALL: [Bug; 59] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -147,6 +154,9 @@ impl Bug {
         Bug::BlocksNotSynced,
         Bug::LogTakenUnseen,
         Bug::InosNotReserved,
+        Bug::RecallNotAwaited,
+        Bug::HoldersForgotten,
+        Bug::LateChangeTaken,
         Bug::OpensIgnored,
         Bug::ReleaseNumberIgnored,
         Bug::ClaimsNotAwaited,

@@ -125,6 +125,7 @@ pub(crate) fn task(
             return Some(Err(Fault::Refused(text.into())));
         }
         Request::DumpStart => Box::pin(async move {
+            shared.delegations.gather().await;
             // The group is written: all that was answered is in it.
             match dump::start(&shared, shared.random.next()) {
                 Ok(started) => {

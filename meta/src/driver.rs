@@ -14,6 +14,7 @@ use crate::{
     cluster::Visit,
     coordinator,
     data::{self, Task},
+    delegations::grant,
     error::{Fault, Result},
     feed,
     handoff::take,
@@ -200,8 +201,10 @@ fn in_session(
     let grant_state = incoming.grant_state.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
-    let mut txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
+    let txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
+    let mut txn = txn.stands_on(header.stand.held);
     let done = shared.space_guard.admits(request).map_err(Fault::from);
+    let done = done.and_then(|()| is_held(shared, session, header));
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
@@ -241,6 +244,15 @@ fn in_session(
     }
 }
 
+/// Refuses a request that stands on a delegation which has ended.
+fn is_held(shared: &Shared, session: &Session, header: &RequestHeader) -> Result<()> {
+    let Some(dir) = header.stand.held.and_then(|held| held.dir) else { return Ok(()) };
+    if shared.delegations.holder(dir) == Some(session.id) || shared.bugs.has(Bug::LateChangeTaken) {
+        return Ok(());
+    }
+    Err(Fault::Retry(Retry::NotHeld))
+}
+
 /// Answers a change, and commits it with its answer. Facts that a mount notes are sent once, and
 /// not stored: they are old when an answer is repeated.
 pub(crate) fn answer_change(
@@ -257,7 +269,11 @@ pub(crate) fn answer_change(
     let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
     let answer = Answer::Done(done);
     answer.encode(&mut stored);
+    let grant = grant::put_in_force(&mut txn);
     match answer {
+        Answer::Done(done) if let Some(grant) = grant => {
+            connection.reply(reply, &grant::answer(grant, dirs, done));
+        }
         Answer::Done(done) if !dirs.is_empty() => {
             connection.reply(reply, &Answer::Noted(Noted { dirs, reply: done }));
         }
@@ -279,7 +295,8 @@ pub(crate) fn remember_refusal(session: &Session, seq: Seq, fault: &Fault) {
             | Retry::StaleDir
             | Retry::Coordinate
             | Retry::AtBirth(_)
-            | Retry::StaleLayout(_)),
+            | Retry::StaleLayout(_)
+            | Retry::NotHeld),
         ) => Some(Answer::Retry(retry.clone())),
         Fault::Retry(Retry::NoSession | Retry::Busy | Retry::Away | Retry::Moved(_))
         | Fault::Refused(_)

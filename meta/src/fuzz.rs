@@ -235,6 +235,9 @@ impl Client {
             | Request::Bye
             | Request::Statfs
             | Request::Sync
+            | Request::Recalls
+            | Request::Return(_)
+            | Request::ReserveInos(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
             | Request::BlockDrop(_)

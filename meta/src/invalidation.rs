@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn stand(version: u64, dirs: &[u128]) -> Stand {
-        Stand { version, way: dirs.iter().map(|dir| way_mark(DirId(*dir))).collect() }
+        Stand { version, held: None, way: dirs.iter().map(|dir| way_mark(DirId(*dir))).collect() }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod coordinator;
 mod core;
 mod data;
 mod deferred_truncations;
+mod delegations;
 mod driver;
 pub mod dump;
 mod error;

@@ -37,7 +37,9 @@ use std::sync::atomic::AtomicU64;
 
 use wire::{Reply, Request};
 
-use crate::{coordinator, error::Result, server::Counters, txn::Txn};
+use crate::{
+    coordinator, delegations::requests as delegations, error::Result, server::Counters, txn::Txn,
+};
 
 /// Runs the operation that a request asks for.
 pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
@@ -107,6 +109,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Release(req) => session::release(txn, req).map(|()| Reply::Nothing),
         Request::Claim(req) => session::claim(txn, req).map(|()| Reply::Nothing),
         Request::Ping => Ok(Reply::Nothing),
+        Request::Recalls => delegations::recalls(txn).map(Reply::Recalled),
+        Request::Return(req) => delegations::give_back(txn, req).map(|()| Reply::Nothing),
+        Request::ReserveInos(req) => delegations::reserve_inos(txn, req).map(Reply::Inos),
         Request::Bye => session::bye(txn).map(|()| Reply::Nothing),
         Request::Statfs => Ok(Reply::Statfs(session::statfs(txn))),
         Request::Write(req) => {

@@ -203,7 +203,9 @@ fn take_answer(link: &Link, bytes: &bytes::Bytes) -> Result<(), FrameError> {
             tracing::error!(reason, "another server refuses this one");
             Err(Unanswered::Lost)
         }
-        Answer::Retry(_) | Answer::Halted | Answer::Noted(_) => Err(Unanswered::Lost),
+        Answer::Retry(_) | Answer::Halted | Answer::Noted(_) | Answer::Granted(_) => {
+            Err(Unanswered::Lost)
+        }
     };
     if let Some(waiting) = waiting {
         // The task that asked may have gone.

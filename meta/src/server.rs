@@ -27,6 +27,7 @@ use crate::{
     cluster::Cluster,
     compact::queue::CompactQueue,
     deferred_truncations::DeferredTruncations,
+    delegations::Delegations,
     dump::{made::Dumps, pauses::Pauses},
     feed::Feed,
     file_locks::FileLocks,
@@ -94,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) inos: InoCounters,
     pub(crate) opens: Opens,
     pub(crate) file_locks: Arc<FileLocks>,
+    /// Directories that sessions hold.
+    pub(crate) delegations: Delegations,
     pub(crate) sessions: Arc<Sessions>,
     /// Number of evictions that were asked for, whether or not the session was here.
     pub(crate) evictions: AtomicU64,

@@ -31,7 +31,7 @@ use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Ti
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
-use wire::{Retry, TxnId};
+use wire::{Held, Retry, TxnId};
 
 pub(crate) use crate::record::located::{Located, Place};
 pub(crate) use dirs::{Dir, show_inode};
@@ -45,16 +45,20 @@ use crate::{
     bugs::Bug,
     changes::{Facts, Found},
     coordinator::ancestry_hints::AncestryHints,
+    delegations::grant::Granting,
     error::{Fault, Result},
     keys::ring::KeyRing,
     lock::{self, LockId},
     quota::grant::GrantState,
-    record::{Content, Key, Record, Settings, key, system::StoredAnswer},
+    record::{Content, Key, Record, Settings, key, key::Part, system::StoredAnswer},
     server::Shared,
     session::{Session, Standing},
     transact::locks::{Doubt, Want},
 };
 use group::Alone;
+
+/// Greatest age of a change that a client has made in a directory that it holds.
+const AGE_SECS_MAX: i64 = 60;
 
 /// The user, session and rights that a transaction acts for.
 #[derive(Clone, Copy)]
@@ -108,6 +112,10 @@ pub(crate) struct Txn<'a> {
     waited_since: Option<Instant>,
     /// State of the blocks that the request brings.
     pub(crate) brought: Brought,
+    /// The delegation that the request stands on, or asks for.
+    pub(crate) held: Option<Held>,
+    /// The delegation that the operation grants.
+    pub(crate) granting: Option<Granting>,
     /// A prepared transaction that stands on a record which this one has written.
     conflict: Cell<Option<Doubt>>,
     /// Directories as the operation leaves them, for a mount, see [`wire::Noted`].
@@ -137,6 +145,8 @@ impl<'a> Txn<'a> {
             follows: false,
             waited_since: None,
             brought: Brought::default(),
+            held: None,
+            granting: None,
             conflict: Cell::new(None),
             dirs: Vec::new(),
         }
@@ -165,6 +175,18 @@ impl<'a> Txn<'a> {
     /// Whether the request has waited for so long.
     pub(crate) fn has_waited(&self, time: std::time::Duration) -> bool {
         self.waited_since.is_some_and(|since| since.elapsed() >= time)
+    }
+
+    /// Notes the delegation that the request stands on. A change is made at the time at which the
+    /// client has made it.
+    pub(crate) fn stands_on(mut self, held: Option<Held>) -> Self {
+        let Some(held) = held else { return self };
+        self.held = Some(held);
+        if let (Some(_), Some(at)) = (held.dir, held.at) {
+            let earliest = Time { sec: self.now.sec - AGE_SECS_MAX, ..self.now };
+            self.now = at.clamp(earliest, self.now);
+        }
+        self
     }
 
     /// Notes the state of the blocks that the request brings.
@@ -238,6 +260,7 @@ impl<'a> Txn<'a> {
     /// Refuses a use of `key` that a prepared transaction is in the way of: the request waits for
     /// its outcome.
     fn settle_read(&self, key: &[u8], want: Want) -> Result<()> {
+        self.settle_held(key)?;
         let reads = want != Want::Change && self.own.is_none();
         if !self.shared.prepared.any() || (reads && self.shared.bugs.has(Bug::PreparedNotAwaited)) {
             return Ok(());
@@ -679,6 +702,7 @@ impl<'a> Txn<'a> {
         if self.group.changes.are_in(from, to) {
             return Err(Unwritten.into());
         }
+        self.settle_held(from)?;
         if self.shared.prepared.any()
             && let Some(doubt) = self.shared.prepared.in_range(from, to, want, self.own)
         {
@@ -718,6 +742,9 @@ impl<'a> Txn<'a> {
     pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
         let shared = self.shared;
         debug_assert!(shared.owns(shard), "only the server of a shard gives out its numbers");
+        if let Some(ino) = self.held.and_then(|held| held.ino) {
+            return self.given_ino(shard, ino);
+        }
         let store = |batch| {
             shared.engine.write(batch)?;
             shared.make_stable().map_err(Fault::Halt)
@@ -727,6 +754,16 @@ impl<'a> Txn<'a> {
             Some(remote) => remote.ino(draw),
             None => draw(),
         }
+    }
+
+    /// The inode number that a session was given before, for a file in a directory that it holds.
+    /// The session is trusted to use each number once.
+    fn given_ino(&self, shard: ShardId, ino: Ino) -> Result<Ino> {
+        let fits = ino.shard() == shard && self.shared.inos.was_given_out(ino);
+        if !fits || !self.trusts() || self.get_bytes(&key::inode(ino, Part::Main))?.is_some() {
+            return Err(FsError::Invalid.into());
+        }
+        Ok(ino)
     }
 
     /// A new inode number of the first of these shards that this server has, or of any that it has.

@@ -58,6 +58,7 @@ impl Request {
             | Request::Claim(_)
             | Request::Statfs
             | Request::Sync
+            | Request::Recalls
             | Request::Release(_)
             | Request::BlockGet(_)
             | Request::BlockDrop(_)
@@ -67,7 +68,7 @@ impl Request {
             | Request::LockCancel(_)
             | Request::LockClaim(_)
             | Request::Speculate(_) => (false, Nothing, None),
-            Request::Bye => (false, Little, None),
+            Request::Bye | Request::Return(_) | Request::ReserveInos(_) => (false, Little, None),
             Request::BlockPut(_) => (false, Space, None),
             // Requests of administrators.
             Request::Status

@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod data;
+pub mod delegation;
 pub mod dial;
 pub mod file;
 pub mod frame;
@@ -38,6 +39,7 @@ pub use data::{
     ChunkSlices, Seek, SeekTo, SignBlocks, SignFor, SignedBlocks, Slice, SliceSource, Write,
     Written,
 };
+pub use delegation::{Grant, Granted, Held, InoRange, Recalled, ReserveInos, Return};
 pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};

@@ -6,7 +6,7 @@ use base::{
 };
 
 use crate::{
-    admin, data, file,
+    admin, data, delegation, file,
     frame::{self, FrameError},
     handoff, keys, lock, namespace, node, observe, peer, quota, session,
     stand::Stand,
@@ -102,6 +102,8 @@ codec! {
         Refused(String) = 5,
         /// Done, with what a mount notes.
         Noted(Noted) = 6,
+        /// Done, with what a mount notes and a delegation of the directory that was made.
+        Granted(delegation::Granted) = 7,
     }
 }
 
@@ -148,6 +150,9 @@ codec! {
         /// reach another server that it needs. Nothing happened. Ask again, but less often than
         /// when the server is busy: this may last.
         Away = 9,
+        /// The session does not hold the directory that the request stands on, or no longer.
+        /// Nothing happened, and the number is finished.
+        NotHeld = 10,
     }
 }
 
@@ -180,6 +185,12 @@ codec! {
         Statfs = 5,
         /// Wait until everything that was answered before is on stable storage. Answer: nothing.
         Sync = 6,
+        /// Wait for directories that the session is to give back. Answer: [`delegation::Recalled`].
+        Recalls = 7,
+        /// Give back directories.
+        Return(delegation::Return) = 8,
+        /// Ask for inode numbers.
+        ReserveInos(delegation::ReserveInos) = 9,
 
         /// Look up one name.
         Lookup(namespace::Lookup) = 10,
@@ -425,6 +436,10 @@ codec! {
         Keys(keys::KeysShown) = 46,
         /// To `SignToken`: the token as text.
         Signed(String) = 47,
+        /// To `Recalls`.
+        Recalled(delegation::Recalled) = 48,
+        /// To `ReserveInos`.
+        Inos(delegation::InoRange) = 49,
         /// To `PeerRead`.
         Values(Vec<Option<bytes::Bytes>>) = 90,
         /// To `Prepare`.

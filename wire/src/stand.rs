@@ -1,21 +1,48 @@
 //! The cached directories of the path that led to a request (InfiniFS §3.4, lazy invalidation).
 
-use base::{DirId, codec};
+use base::{Decode, DecodeError, DirId, Encode, Reader};
 use smallvec::SmallVec;
+
+use crate::delegation::Held;
 
 /// The directories that a path went through, by [`way_mark`].
 pub type Way = SmallVec<[u32; 8]>;
 
-codec! {
-    /// The part of its client's cache that a request stands on.
-    #[derive(Debug, PartialEq, Eq)]
-    pub struct Stand {
-        /// Version of the invalidation list since which the cached directories are unchanged; 0 for
-        /// requests that stand on no cache, and for requests by handle.
-        pub version: u64,
-        /// Marks of the directories that the path went through: only events of these since
-        /// `version` make the request stale. Empty: any event does.
-        pub way: Way,
+/// The part of its client's cache that a request stands on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Version of the invalidation list since which the cached directories are unchanged; 0 for
+    /// requests that stand on no cache, and for requests by handle.
+    pub version: u64,
+    /// Marks of the directories that the path went through: only events of these since `version`
+    /// make the request stale. Empty: any event does.
+    pub way: Way,
+    /// The delegation that the request stands on, or asks for. Such a request stands on no cache.
+    pub held: Option<Held>,
+}
+
+/// The version in the bytes of a stand on a delegation, which follows in place of the marks.
+const HELD: u64 = u64::MAX;
+
+impl Encode for Stand {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(held) = &self.held {
+            HELD.encode(out);
+            held.encode(out);
+        } else {
+            self.version.encode(out);
+            self.way.encode(out);
+        }
+    }
+}
+
+impl Decode for Stand {
+    fn decode(input: &mut Reader<'_>) -> Result<Stand, DecodeError> {
+        let version = u64::decode(input)?;
+        if version == HELD {
+            return Ok(Stand { held: Some(Held::decode(input)?), ..Stand::NONE });
+        }
+        Ok(Stand { version, way: Way::decode(input)?, held: None })
     }
 }
 
@@ -23,13 +50,19 @@ impl Clone for Stand {
     /// Copies the marks at once, which `SmallVec::clone` does one by one: each request by path has
     /// a clone.
     fn clone(&self) -> Stand {
-        Stand { version: self.version, way: Way::from_slice(&self.way) }
+        Stand { version: self.version, way: Way::from_slice(&self.way), held: self.held }
     }
 }
 
 impl Stand {
     /// A stand on no cached directory.
-    pub const NONE: Stand = Stand { version: 0, way: Way::new_const() };
+    pub const NONE: Stand = Stand { version: 0, way: Way::new_const(), held: None };
+
+    /// A stand on a delegation.
+    #[must_use]
+    pub fn on(held: Held) -> Stand {
+        Stand { held: Some(held), ..Stand::NONE }
+    }
 
     /// Adds cached directories of version `version` to the stand.
     pub fn is_since(&mut self, version: u64) {

@@ -86,6 +86,9 @@ variants!(Request {
     Claim,
     Statfs,
     Sync,
+    Recalls,
+    Return,
+    ReserveInos,
     Lookup,
     Walk,
     Getattr,
@@ -201,6 +204,8 @@ variants!(Reply {
     Standing,
     Keys,
     Signed,
+    Recalled,
+    Inos,
     DumpStarted,
     DumpPage,
     Values,
@@ -220,7 +225,7 @@ variants!(Reply {
     Gave,
     Over,
 });
-variants!(Answer { Done, Failed, Retry, Halted, Refused, Noted });
+variants!(Answer { Done, Failed, Retry, Halted, Refused, Noted, Granted });
 variants!(Retry {
     NoSession,
     Busy,
@@ -230,7 +235,8 @@ variants!(Retry {
     Coordinate,
     AtBirth,
     StaleLayout,
-    Away
+    Away,
+    NotHeld,
 });
 variants!(Stands { Whole, Stable });
 variants!(Vote { Prepared, Busy, Changed });
@@ -364,7 +370,10 @@ fn cases() -> Vec<Case> {
     [
         frames(),
         tokens(),
-        vec![Case::of("RequestHeader", values::request_header())],
+        vec![
+            Case::of("RequestHeader", values::request_header()),
+            Case::of("RequestHeader.held", values::held_header()),
+        ],
         vec![Case::of("ReplyHeader", ReplyHeader { call: 300, cache_version: 70_000 })],
         all(requests::all(), Case::of),
         all(replies::answers(), Case::of),

@@ -55,7 +55,7 @@ impl Core {
         let dir = cache.descend(cred, names, &mut way)?;
         // The root is no cached directory: requests always name it.
         let version = if way.len() > 1 { cache.version() } else { 0 };
-        Some((dir, name, Stand { version, way }))
+        Some((dir, name, Stand { version, way, held: None }))
     }
 
     /// Looks the last name of a straight path up.

@@ -62,7 +62,11 @@ impl Link<'_> {
                 self.open = None;
                 Err(Lost)
             }
-            Answer::Failed(_) | Answer::Retry(_) | Answer::Halted | Answer::Noted(_) => Err(Lost),
+            Answer::Failed(_)
+            | Answer::Retry(_)
+            | Answer::Halted
+            | Answer::Noted(_)
+            | Answer::Granted(_) => Err(Lost),
         }
     }
 

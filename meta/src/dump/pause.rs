@@ -85,8 +85,9 @@ async fn ignored(shared: &Shared, ends: impl Future<Output = ()>) {
     }
 }
 
-/// Returns when no handoff is in progress here.
+/// Returns when no handoff is in progress here, and no session holds a directory.
 async fn gathered(shared: &Shared) {
+    shared.delegations.gather().await;
     shared.pauses.until(|table| table.under_way.handoffs == 0).await;
     until_swept(shared).await;
 }

@@ -29,6 +29,7 @@ use crate::record::{
 use crate::{
     cluster::member::Member,
     coordinator::roster::Roster,
+    delegations::DelegationRecord,
     feed::{FeedState, Logged},
     handoff::HandoffRecord,
     keys::ring::KeyRing,
@@ -203,6 +204,9 @@ impl<'a> Sweep<'a> {
             (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
             (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
             (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
+            (b'L', 19) if shard.0 == 0 => {
+                self.alone::<DelegationRecord>(key, value, "delegation");
+            }
             (b'K', 3) if shard.0 == 0 => self.alone::<KeyRing>(key, value, "key ring"),
             (b'W', 3) if shard.0 == 0 => self.alone::<FeedState>(key, value, "state of the feed"),
             (b'W', 11) if shard.0 == 0 => self.alone::<Logged>(key, value, "change in the feed"),

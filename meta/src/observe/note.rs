@@ -44,7 +44,7 @@ impl Verdict {
     /// The verdict of an answer.
     pub(crate) fn of(answer: &Answer) -> Verdict {
         match answer {
-            Answer::Done(_) | Answer::Noted(_) => Verdict::Done,
+            Answer::Done(_) | Answer::Noted(_) | Answer::Granted(_) => Verdict::Done,
             Answer::Failed(error) => Verdict::Failed(*error),
             Answer::Retry(_) => Verdict::Retry,
             Answer::Halted => Verdict::Halted,

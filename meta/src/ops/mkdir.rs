@@ -17,6 +17,7 @@ use wire::{Entry, Mkdir};
 
 use super::{create::inherited, divide};
 use crate::{
+    delegations::grant,
     error::Result,
     lock,
     record::{Content, ContentState, Policy, RenameList, Times, Usage, key::Part},
@@ -42,6 +43,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
     txn.put_dir(&child);
     txn.put_subdir(&mut parent, &req.name, &child);
     txn.note_dir(&parent);
+    grant::may_be_granted(txn, &child)?;
     let dir = txn.dir_ref(child.id, child.content.ino, child.content.home);
     Ok(Entry { attr: child.attr(), dir: Some(dir), target: None, whole: true })
 }

@@ -24,6 +24,7 @@
 //! | `V` | dir id, ino | a directory as it was when it was removed, for the change feed |
 //! | `A` | ino, part | a quota's root; the charges of a core to it |
 //! | `K` | | signing keys and revoked tokens (shard 0) |
+//! | `L` | dir id | the session that holds a directory of this server (shard 0) |
 //!
 //! In a cluster each server has its own `A` records of any root. Nothing is stored under `h` (had
 //! open by one), `o` (open) and `u` (charged): by these keys servers ask each other.
@@ -360,7 +361,10 @@ pub(crate) fn parse_past(key: &[u8]) -> Option<(DirId, Ino)> {
 
 /// Whether a record belongs to the server itself, and to no shard.
 pub(crate) fn is_the_servers(key: &[u8]) -> bool {
-    matches!(key.get(2), Some(b'S' | b'F' | b'O' | b'K' | b'M' | b'P' | b'X' | b'E' | b'A' | b'W'))
+    matches!(
+        key.get(2),
+        Some(b'S' | b'F' | b'O' | b'K' | b'M' | b'P' | b'X' | b'E' | b'A' | b'W' | b'L')
+    )
 }
 
 /// The shard of a key.
@@ -380,6 +384,26 @@ pub(crate) fn settings() -> Key {
 /// The key of the key ring.
 pub(crate) fn key_ring() -> Key {
     start(ShardId(0), b'K')
+}
+
+/// The prefix of all delegations.
+pub(crate) fn delegations() -> Key {
+    start(ShardId(0), b'L')
+}
+
+/// The key of a directory's delegation.
+pub(crate) fn delegation(dir: DirId) -> Key {
+    with(delegations(), &dir.0.to_be_bytes())
+}
+
+/// The directory in the key of a delegation.
+pub(crate) fn parse_delegation(key: &[u8]) -> Option<DirId> {
+    (key.get(2) == Some(&b'L')).then(|| parse_dir(key))?
+}
+
+/// The directory of a key that a delegation covers: its content records, and its names.
+pub(crate) fn parse_covered(key: &[u8]) -> Option<DirId> {
+    matches!(key.get(2), Some(b'N' | b'D')).then(|| parse_dir(key))?
 }
 
 /// The kind of an accounting root's record.

@@ -19,6 +19,7 @@ use super::{
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
+use crate::delegations::DelegationRecord;
 use crate::feed::{Event, FeedState, Logged, Past};
 use crate::handoff::HandoffRecord;
 use crate::quota::{Root, Roots, Told};
@@ -125,6 +126,7 @@ fn keys() -> Vec<Case> {
         bare("F", key::config()),
         bare("O", key::settings()),
         bare("K", key::key_ring()),
+        key("L", key::delegation(DIR), DIR, key::parse_delegation),
         usage("root", UsagePart::Root),
         usage("core", UsagePart::Core(0x0607)),
     ]
@@ -181,6 +183,10 @@ fn records() -> Vec<Case> {
             Settings { inline_bytes_max: 300, trash: TrashSetting(Some(values::trash())) },
         ),
         record("KeyRing", values::key_ring()),
+        record(
+            "DelegationRecord",
+            DelegationRecord { session: SessionId(0x0102_0304_0506_0708) },
+        ),
         record("Origin", values::origin()),
         record("Usage", Usage { bytes: -70_001, entries: 70_002 }),
         record(

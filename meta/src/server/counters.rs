@@ -33,6 +33,8 @@ counters! {
     duplicates_suppressed,
     /// Requests refused because another core held a lock, and run again.
     lock_conflicts,
+    /// Directories that were taken back from sessions that did not give them back.
+    delegations_revoked,
     /// Leases of this server that ended before the coordinator gave it another one.
     leases_ended,
     /// Transactions over several servers that this one has begun.

@@ -80,6 +80,26 @@ impl InoCounters {
         Ok(Ino::new(shard, range.next - 1))
     }
 
+    /// Like [`InoCounters::next`], for several numbers in a row. Returns the first, and how many
+    /// there are: at most `count`, and at least one.
+    pub(crate) fn next_range<E>(
+        &self,
+        shard: ShardId,
+        count: u16,
+        store: impl FnOnce(Batch) -> Result<(), E>,
+    ) -> Result<(Ino, u16), E> {
+        let first = self.next(shard, store)?;
+        let mut range = self.shards[usize::from(shard.0)].lock();
+        let counter = first.0 & ((1 << Ino::COUNTER_BITS) - 1);
+        if range.next != counter + 1 {
+            // Another core has drawn one since.
+            return Ok((first, 1));
+        }
+        let more = u64::from(count.saturating_sub(1)).min(range.end - range.next);
+        range.next += more;
+        Ok((first, 1 + u16::try_from(more).expect("it is less than the count")))
+    }
+
     /// The first number of `shard` that is not reserved.
     pub(crate) fn end(&self, shard: ShardId) -> u64 {
         self.shards[usize::from(shard.0)].lock().end

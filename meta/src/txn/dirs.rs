@@ -274,8 +274,11 @@ impl Txn<'_> {
 
     /// Notes a change of a directory's entries.
     pub(crate) fn touch(&self, dir: &mut Dir) {
-        dir.content.times.mtime = self.now;
-        dir.content.times.ctime = self.now;
+        let times = &mut dir.content.times;
+        // Changes that a session has made in a directory that it holds come in any order.
+        let is_held = self.held.is_some_and(|held| held.dir.is_some());
+        let at = if is_held { self.now.max(times.mtime).max(times.ctime) } else { self.now };
+        (times.mtime, times.ctime) = (at, at);
     }
 
     /// Notes a directory whose names the operation has changed, as it leaves the directory.

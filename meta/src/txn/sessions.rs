@@ -41,6 +41,10 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     for shard in (0..shared.config.shards).map(ShardId) {
         txn.delete_prefix(&key::answers(shard, session))?;
     }
+    for dir in shared.delegations.of_session(session) {
+        shared.delegations.end(dir, session);
+        txn.delete(key::delegation(dir));
+    }
     txn.delete(key::session(session));
     // The session's locks become free when it can neither come back nor, in a cluster, be opened
     // again by its number.

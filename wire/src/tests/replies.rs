@@ -9,9 +9,10 @@ use bytes::Bytes;
 use super::values::{attr, chunk, dir, entry, name, open_states, part, time};
 use crate::{
     Answer, BlockMapped, CacheEvents, Change, Created, DumpPage, DumpStarted, Entry, FsInfo,
-    FsckProgress, LayoutNews, LockFound, NodeRef, Noted, Opened, ProcessStatus, ReaddirEntry,
-    ReaddirPage, Renamed, Reply, Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs,
-    Status, Walked, WatchEvent, Watched, Welcome, Written,
+    FsckProgress, Grant, Granted, InoRange, LayoutNews, LockFound, NodeRef, Noted, Opened,
+    ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry, Searched,
+    SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched, Welcome,
+    Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -27,7 +28,8 @@ pub(super) fn all() -> Vec<Reply> {
         dump_started(),
         dump_page(),
     ];
-    let others = vec![Reply::Welcome(welcome())];
+    let recalled = Recalled { dirs: vec![dir().id], now: time(5) };
+    let others = vec![Reply::Welcome(welcome()), Reply::Recalled(recalled), Reply::Inos(inos())];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
 }
@@ -40,6 +42,10 @@ pub(super) fn answers() -> Vec<Answer> {
         Answer::Halted,
         Answer::Refused("in words".into()),
         Answer::Noted(Noted { dirs: vec![attr(), attr()], reply: Reply::Ino(dir().ino) }),
+        Answer::Granted(Granted {
+            grant: Grant { inos: inos(), now: time(5), lease_ms: 10_000 },
+            noted: Noted { dirs: vec![attr()], reply: Reply::Entry(entry()) },
+        }),
     ]
 }
 
@@ -57,6 +63,7 @@ pub(super) fn retries() -> Vec<Retry> {
         Retry::StaleLayout(LayoutNews { dir: dir().id, ino: dir().ino, layout: Some(splits(3)) }),
         Retry::StaleLayout(LayoutNews { dir: dir().id, ino: dir().ino, layout: None }),
         Retry::Away,
+        Retry::NotHeld,
     ]
 }
 
@@ -79,6 +86,10 @@ pub(super) fn changes() -> [Change; 7] {
         Change::Attributes,
         Change::Written,
     ]
+}
+
+fn inos() -> InoRange {
+    InoRange { first: dir().ino, count: 32 }
 }
 
 fn watched() -> Reply {

@@ -1,6 +1,6 @@
 //! A value of every request, and of both forms where a field may be missing.
 
-use base::{ByteRange, FileKind, LockKind, LockMode, Seq, SessionId, SetAttr, SetTime};
+use base::{ByteRange, FileKind, LockKind, LockMode, Seq, SessionId, SetAttr, SetTime, ShardId};
 use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
@@ -8,8 +8,9 @@ use crate::{
     Allocate, AllocateMode, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
     ClaimedLock, Create, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Hello, Info, Link,
     Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open, Readdir, Release, Removexattr,
-    Rename, RenameMode, Repair, Request, Resume, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr,
-    SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, Watch, Write, XattrMode,
+    Rename, RenameMode, Repair, Request, ReserveInos, Resume, Return, Rmdir, Search, Seek, SeekTo,
+    SetXattr, Setattr, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, Watch, Write,
+    XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -52,6 +53,9 @@ fn sessions() -> Vec<Request> {
         Request::Claim(Claim { files: vec![claimed], last: true }),
         Request::Statfs,
         Request::Sync,
+        Request::Recalls,
+        Request::Return(Return { dirs: vec![dir().id, dir().home] }),
+        Request::ReserveInos(ReserveInos { dir: dir().id, shard: ShardId(4095), count: 300 }),
     ]
 }
 

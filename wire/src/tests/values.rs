@@ -7,7 +7,7 @@ use bytes::Bytes;
 use smallvec::smallvec;
 
 use crate::{
-    BlockPart, ChunkSlices, DirRef, Entry, FileRef, Lookup, OpenState, RequestHeader, Slice,
+    BlockPart, ChunkSlices, DirRef, Entry, FileRef, Held, Lookup, OpenState, RequestHeader, Slice,
     SliceSource, Stand,
 };
 
@@ -102,9 +102,14 @@ pub(super) fn request_header() -> RequestHeader {
         epoch: Epoch(2),
         seq: Seq(70_001),
         unanswered: Seq(69_999),
-        stand: Stand { version: 12, way: smallvec![7, 0xfff_ffff] },
+        stand: Stand { version: 12, way: smallvec![7, 0xfff_ffff], held: None },
         cred: cred(),
     }
+}
+
+pub(super) fn held_header() -> RequestHeader {
+    let held = Held { dir: Some(dir().id), at: Some(time(5)), ino: Some(dir().ino), wants: true };
+    RequestHeader { stand: Stand::on(held), ..request_header() }
 }
 
 pub(super) fn errors() -> Vec<FsError> {

@@ -9,7 +9,7 @@ use tokio::{
     task::{AbortHandle, LocalSet},
 };
 
-use wire::{Answer, PeerRead, Reply, RequestHeader, Stand, Way};
+use wire::{Answer, PeerRead, Reply, RequestHeader, Stand};
 
 use super::*;
 use crate::{
@@ -364,7 +364,7 @@ fn asked(three: &Three, server: u16, version: u64) -> Result<()> {
     let node = three.node(usize::from(server));
     let epoch = node.cluster().map().epoch;
     let place = RequestHeader { shard: ShardId(server), epoch, ..RequestHeader::bare(1) };
-    let stand = Stand { version, way: Way::new() };
+    let stand = Stand { version, ..Stand::NONE };
     let header = RequestHeader { stand, ..place };
     let dir = wire::DirRef { id: DirId(7), ino: base::Ino(7), home: DirId(7), ticket: 0 };
     let request = Request::Getattr(wire::Getattr { node: wire::NodeRef::Dir(dir) });

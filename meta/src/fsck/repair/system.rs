@@ -5,6 +5,7 @@ use wire::{Decide, TxnId};
 
 use super::{drop_record, sound};
 use crate::{
+    delegations::DelegationRecord,
     error::Result,
     feed::{FeedState, Logged},
     handoff::HandoffRecord,
@@ -51,6 +52,14 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
                 return Ok(false);
             }
             txn.put(key.clone(), &txn.key_ring());
+            Ok(true)
+        }
+        (b'L', 19) if shard.0 == 0 => {
+            if sound::<DelegationRecord>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            // Nobody can say whose it was; it is no longer held since the server has started.
+            txn.delete(key.clone());
             Ok(true)
         }
         (b'M', 4) if *key == key::lived() => {

@@ -251,7 +251,7 @@ impl Client {
     /// directories.
     pub(crate) fn goes_by(&mut self, way: &[&DirRef]) {
         let way = way.iter().map(|dir| way_mark(dir.id)).collect();
-        self.stands_on = Stand { version: self.latest.cache_version, way };
+        self.stands_on = Stand { version: self.latest.cache_version, way, held: None };
     }
 
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {

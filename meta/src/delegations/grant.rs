@@ -1,0 +1,85 @@
+//! Granting a directory to the mount that makes it.
+//!
+//! Cost: one record with the mkdir, and inode numbers, which are drawn from memory.
+
+use base::{AclKind, DirId, Layout, ShardId};
+use wire::{Grant, Granted, InoRange};
+
+use super::DelegationRecord;
+use crate::{
+    error::{Fault, Result},
+    record::{QuotaId, key},
+    server::Durability,
+    space_guard::Level,
+    txn::{Dir, Txn},
+};
+
+/// Number of inode numbers that come with a grant.
+const INOS_WITH_GRANT: u16 = 32;
+/// Most inode numbers in one answer.
+pub(super) const INOS_MAX: u16 = 1024;
+
+/// A delegation that an operation is about to grant.
+pub(crate) struct Granting {
+    pub(crate) dir: DirId,
+    pub(crate) grant: Grant,
+}
+
+/// Grants a new directory to the session that makes it, if the client wants that and it may be.
+///
+/// The whole of the new directory must be decided here and now: what other servers have a part in
+/// is not granted. Below a quota the client could not tell when the quota is used up, and a default
+/// ACL it does not know.
+pub(crate) fn may_be_granted(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
+    let wants = txn.held.is_some_and(|held| held.wants);
+    let Some(session) = txn.caller.session.filter(|_| wants && txn.trusts() && !txn.checks())
+    else {
+        return Ok(());
+    };
+    let (shared, content) = (txn.shared, &dir.content);
+    let shard = txn.shard(content.home);
+    let is_simple = matches!(content.layout, Layout::Whole)
+        && content.quota == QuotaId::NONE
+        && content.xattrs.acl(AclKind::Default)?.is_none();
+    let is_here = txn.has_shard(shard) && !txn.is_remote();
+    if !is_simple
+        || !is_here
+        || shared.options.durability == Durability::Strict
+        || shared.space_guard.has(Level::Low).is_err()
+        || !shared.delegations.may_grant(session.id)
+    {
+        return Ok(());
+    }
+    let session = session.id;
+    let inos = draw(txn, shard, INOS_WITH_GRANT)?;
+    let lease_ms = u32::try_from(super::run::lease(shared).as_millis()).unwrap_or(u32::MAX);
+    let grant = Grant { inos, now: txn.now, lease_ms };
+    txn.put(key::delegation(dir.id), &DelegationRecord { session });
+    txn.granting = Some(Granting { dir: dir.id, grant });
+    Ok(())
+}
+
+/// Puts the delegation into force, as the operation is about to join its group: nobody has seen the
+/// directory yet.
+pub(crate) fn put_in_force(txn: &mut Txn<'_>) -> Option<Grant> {
+    let Granting { dir, grant } = txn.granting.take()?;
+    let session = txn.caller.session?;
+    txn.shared.delegations.grant(dir, session.id);
+    Some(grant)
+}
+
+/// The answer with the grant.
+pub(crate) fn answer(grant: Grant, dirs: Vec<base::Attr>, reply: wire::Reply) -> wire::Answer {
+    wire::Answer::Granted(Granted { grant, noted: wire::Noted { dirs, reply } })
+}
+
+/// Draws inode numbers in a row.
+pub(super) fn draw(txn: &Txn<'_>, shard: ShardId, count: u16) -> Result<InoRange> {
+    let shared = txn.shared;
+    let store = |batch| {
+        shared.engine.write(batch)?;
+        shared.make_stable().map_err(Fault::Halt)
+    };
+    let (first, count) = shared.inos.next_range(shard, count.clamp(1, INOS_MAX), store)?;
+    Ok(InoRange { first, count })
+}

@@ -1,0 +1,66 @@
+//! Taking directories back from sessions that do not answer.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::{
+    Core,
+    error::Result,
+    record::key,
+    server::{Counters, Shared},
+    txn::Txn,
+};
+
+/// Interval at which recalled directories are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// The shortest time between a recall and the end of the delegation. A server that stood still hears
+/// its holders first.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// The longest time that a session that is heard of may take to give a directory back.
+const GIVE_BACK_WITHIN: Duration = Duration::from_secs(30);
+
+/// Time for which a session that is not heard of keeps its directories.
+pub(super) fn lease(shared: &Shared) -> Duration {
+    shared.options.lease / 3
+}
+
+/// Ends delegations that were recalled from sessions that are gone, or take too long.
+pub(crate) async fn run(core: Core) {
+    let held = &core.inner.shared.delegations;
+    loop {
+        held.asked.notified().await;
+        while held.counts().1 > 0 {
+            sleep(LOOK).await;
+            take_back(&core).await;
+        }
+    }
+}
+
+async fn take_back(core: &Core) {
+    let shared = &core.inner.shared;
+    for (dir, session, since) in shared.delegations.recalled() {
+        let waited = since.elapsed();
+        let patience = match shared.session(session) {
+            _ if waited < ANSWER_WITHIN => continue,
+            None => Duration::ZERO,
+            Some(found) if found.idle() >= lease(shared) => Duration::ZERO,
+            Some(_) => GIVE_BACK_WITHIN,
+        };
+        if waited < patience {
+            continue;
+        }
+        tracing::warn!(%dir, %session, ?waited, "a directory is taken back from a mount that does not answer");
+        core.step(move |txn| revoke(txn, dir, session)).await;
+    }
+}
+
+/// Ends a delegation, while no core has a group under way: what stood on the delegation is written.
+fn revoke(txn: &mut Txn<'_>, dir: base::DirId, session: base::SessionId) -> Result<()> {
+    txn.alone()?;
+    if txn.shared.delegations.end(dir, session) {
+        txn.delete(key::delegation(dir));
+        Counters::add(&txn.shared.counters.delegations_revoked);
+    }
+    Ok(())
+}
