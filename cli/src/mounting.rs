@@ -7,8 +7,8 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
-use client::Client;
-use mount::{Mounted, Options, Unmount};
+use client::{Client, Delegating};
+use mount::{Mounted, Options, Synchronous, Unmount};
 
 use crate::{
     mounts::{self, Kept, Mount},
@@ -20,7 +20,7 @@ const IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A mount that works.
 pub(crate) struct Mounting {
-    client: Client,
+    fs: Delegating,
     mounted: Mounted,
     _kept: Option<Kept>,
 }
@@ -31,12 +31,13 @@ pub(crate) async fn start(
     mountpoint: &Path,
     options: &Options,
 ) -> anyhow::Result<Mounting> {
-    let mounted = Box::pin(mount::run(client.clone(), mountpoint, options)).await;
+    let fs = Delegating::new(client, options.delegations && is_lazy(options));
+    let mounted = Box::pin(mount::run(fs.clone(), mountpoint, options)).await;
     let mounted = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
             // The first error is the one to tell.
-            drop(client.close().await);
+            drop(fs.close().await);
             return Err(error.into());
         }
     };
@@ -44,7 +45,12 @@ pub(crate) async fn start(
     let kept = mounts::keep(mountpoint)
         .inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "umount will not wait"))
         .ok();
-    Ok(Mounting { client, mounted, _kept: kept })
+    Ok(Mounting { fs, mounted, _kept: kept })
+}
+
+/// Whether changes may be answered before the server has them.
+fn is_lazy(options: &Options) -> bool {
+    options.synchronous == Synchronous::OnDemand && !options.read_only
 }
 
 impl Mounting {
@@ -56,11 +62,11 @@ impl Mounting {
         stop: &mut Stop,
         failed: impl Future<Output = anyhow::Error>,
     ) -> anyhow::Result<()> {
-        let Mounting { client, mounted, _kept } = self;
+        let Mounting { fs, mounted, _kept } = self;
         let mountpoint = mounted.mountpoint().to_owned();
         let mut ended = std::pin::pin!(mounted.ended());
         let failed = tokio::select! {
-            ended = &mut ended => return close(&client, stop).await.and(Ok(ended.map(|_| ())?)),
+            ended = &mut ended => return close(&fs, stop).await.and(Ok(ended.map(|_| ())?)),
             () = stop.asked() => None,
             error = failed => Some(error),
         };
@@ -71,7 +77,7 @@ impl Mounting {
             // Without a server nothing more can be sent.
             return Err(error);
         }
-        close(&client, stop).await?;
+        close(&fs, stop).await?;
         unmounted?;
         if let Ok(ended) = left {
             ended?;
@@ -81,9 +87,9 @@ impl Mounting {
 }
 
 /// Sends what was written and ends the session.
-async fn close(client: &Client, stop: &mut Stop) -> anyhow::Result<()> {
+async fn close(fs: &Delegating, stop: &mut Stop) -> anyhow::Result<()> {
     tokio::select! {
-        closed = client.close() => closed.context("some writes could not be stored"),
+        closed = fs.close() => closed.context("some writes could not be stored"),
         () = stop.asked() => bail!("ended with writes that were not sent"),
     }
 }

@@ -11,7 +11,7 @@ use std::{future::poll_fn, sync::Arc, time::Duration};
 use base::{Backoff, Cred, FsError, Ino, ShardId, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
-use wire::{Answer, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
+use wire::{Answer, Granted, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
 
 use crate::{
     Error,
@@ -161,11 +161,15 @@ impl Core {
             match answer {
                 Answer::Done(reply) => {
                     let run = Run { server: ticket.channel().server, incarnation, life };
-                    return Ok(Done { reply, version, run, dirs: Vec::new() });
+                    return Ok(Done { reply, version, run, dirs: Vec::new(), grant: None });
                 }
                 Answer::Noted(Noted { dirs, reply }) => {
                     let run = Run { server: ticket.channel().server, incarnation, life };
-                    return Ok(Done { reply, version, run, dirs });
+                    return Ok(Done { reply, version, run, dirs, grant: None });
+                }
+                Answer::Granted(Granted { grant, noted: Noted { dirs, reply } }) => {
+                    let run = Run { server: ticket.channel().server, incarnation, life };
+                    return Ok(Done { reply, version, run, dirs, grant: Some(grant) });
                 }
                 Answer::Failed(error) => return Err(error.into()),
                 Answer::Refused(reason) => {
@@ -196,6 +200,8 @@ impl Core {
                     return Err(Failure::StaleCache);
                 }
                 Answer::Retry(Retry::StaleDir) => return Err(Failure::StaleDir),
+                // Others have the directory: as if the session that held it were gone.
+                Answer::Retry(Retry::NotHeld) => return Err(Error::SessionLost.into()),
                 Answer::Retry(Retry::Coordinate) => {
                     let route = Route::Shard(ShardId(0));
                     if ticket.route() == route {
@@ -227,7 +233,10 @@ impl Core {
     }
 
     fn count_probes(&self, answer: &Answer, ticket: &Ticket<'_>, probes: usize) {
-        let ended = matches!(answer, Answer::Done(_) | Answer::Noted(_) | Answer::Failed(_));
+        let ended = matches!(
+            answer,
+            Answer::Done(_) | Answer::Noted(_) | Answer::Granted(_) | Answer::Failed(_)
+        );
         if ended && matches!(ticket.route(), Route::Partition(..)) {
             self.counters.probed(probes);
         }

@@ -143,6 +143,11 @@ impl Files {
         self.blocks.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The file of this number, if it is open or something of it is not sent.
+    pub(crate) fn state_of(&self, ino: Ino) -> Option<Arc<FileState>> {
+        self.state(ino)
+    }
+
     fn state(&self, ino: Ino) -> Option<Arc<FileState>> {
         self.table.lock().files.get(&ino).cloned()
     }

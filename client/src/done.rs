@@ -4,7 +4,7 @@
 //! which only reads an answer does not import the driver of requests.
 
 use base::{Attr, FsError};
-use wire::{LayoutNews, Reply};
+use wire::{Grant, LayoutNews, Reply};
 
 use crate::{Error, runs::Run};
 
@@ -18,6 +18,8 @@ pub(crate) struct Done {
     pub(crate) run: Run,
     /// Directories as the request has left them, where the answer says.
     pub(crate) dirs: Vec<Attr>,
+    /// A delegation of the directory that the request has made.
+    pub(crate) grant: Option<Grant>,
 }
 
 /// Why a call did not succeed.

@@ -291,10 +291,12 @@ impl Talk {
                         | Retry::StaleDir
                         | Retry::Coordinate
                         | Retry::AtBirth(_)
-                        | Retry::StaleLayout(_),
+                        | Retry::StaleLayout(_)
+                        | Retry::NotHeld,
                     )
                     | Answer::Halted
-                    | Answer::Noted(_) => return Err(Failed::NotReady),
+                    | Answer::Noted(_)
+                    | Answer::Granted(_) => return Err(Failed::NotReady),
                 }
             }
             self.inbox.reserve(4096);

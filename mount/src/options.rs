@@ -37,6 +37,9 @@ pub struct Options {
     pub security: Vec<String>,
     /// Device that `mount` and `df` show.
     pub fsname: String,
+    /// Directories that this mount makes are changed without asking the server first, as long as
+    /// nobody else asks for them; the code that makes the client acts on this.
+    pub delegations: bool,
     /// The largest write of the kernel, in bytes: a multiple of 4096, at most 1 MiB.
     pub max_write: u32,
 }
@@ -67,6 +70,7 @@ impl Default for Options {
             access_times: AccessTimes::Relative,
             security: Vec::new(),
             fsname: "pando".to_owned(),
+            delegations: false,
             max_write: 1 << 20,
         }
     }
@@ -113,7 +117,7 @@ pub fn split(list: &str) -> impl Iterator<Item = &str> {
 
 impl Options {
     /// Takes in a list as `mount -o` has it. Ours: `allow_other`, `subdir=/a`, `attr_timeout=S`,
-    /// `entry_timeout=S`, where S are seconds, with a fraction if need be. Those of mount(8): `ro`,
+    /// `entry_timeout=S`, where S are seconds, with a fraction if need be, `delegations=on|off`. Those of mount(8): `ro`,
     /// `dev`, `suid`, `noexec`, `sync`, `dirsync` and what undoes them, `relatime`, `noatime`,
     /// `strictatime`, `context=`; and those that mount(8) and others act on themselves (`_netdev`,
     /// `nofail`, `x-*`, ...), which change nothing.
@@ -132,6 +136,8 @@ impl Options {
             Some(("subdir", path)) => self.subdir = path.as_bytes().to_owned(),
             Some(("attr_timeout", value)) => self.attr_timeout = seconds(option, value)?,
             Some(("entry_timeout", value)) => self.entry_timeout = seconds(option, value)?,
+            Some(("delegations", "on")) => self.delegations = true,
+            Some(("delegations", "off")) => self.delegations = false,
             Some((name, _)) if SECURITY.contains(&name) => self.security.push(option.to_owned()),
             Some((name, _)) if FOR_OTHERS_WITH_VALUE.contains(&name) => {}
             Some(_) => return Err(OptionError::Unknown(option.to_owned())),

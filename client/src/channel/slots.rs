@@ -133,7 +133,10 @@ impl Inner {
         self.arrivals += 1;
         let arrival = self.arrivals;
         // The way is of no use without a version.
-        let stand = if stand.is_none() { Stand::NONE } else { stand };
+        let stand = match stand.is_none() {
+            true => Stand { held: stand.held, ..Stand::NONE },
+            false => stand,
+        };
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.state = State::Queued;
@@ -286,7 +289,7 @@ impl Inner {
             return None;
         }
         let (last, done) = match &answer {
-            Answer::Done(_) | Answer::Noted(_) => (true, true),
+            Answer::Done(_) | Answer::Noted(_) | Answer::Granted(_) => (true, true),
             Answer::Failed(_) | Answer::Refused(_) => (true, false),
             Answer::Retry(_) | Answer::Halted => (false, false),
         };

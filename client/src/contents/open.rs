@@ -13,11 +13,12 @@ use std::{
     time::Duration,
 };
 
-use base::{Access, Cred, FsError, Ino};
+use base::{Access, Attr, Cred, DirId, FsError, Ino};
+use bytes::Bytes;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
-use wire::{FileRef, Open, Opened, Release, Reply, Request, Stand};
+use wire::{FileRef, Open, OpenState, Opened, Release, Reply, Request, Stand};
 
 use super::{
     Files, OpenFile, Table,
@@ -92,14 +93,57 @@ impl Files {
             table.files.insert(ino, Arc::clone(&state));
             state
         };
-        let mut inner = state.lock();
-        inner.opens += 1;
-        let errors = inner.errors();
+        let handle = self.handle_of(&mut table, state, cred, opening.may);
+        let told = table.runs.is_told(run);
+        Ok((handle, !told))
+    }
+
+    /// Opens a file that the server does not have yet, in a directory that this client holds.
+    pub(crate) fn open_unmade(
+        &self,
+        file: FileRef,
+        attr: Attr,
+        cred: &Cred,
+        held: DirId,
+    ) -> Handle {
+        let cred = Arc::new(cred.clone());
+        let proof = Proof { uid: cred.uid, number: self.next_number(), proof: 0 };
+        let ino = file.ino;
+        let contents = OpenState::Inline(Bytes::new());
+        let state = Arc::new(FileState::new(file, proof, attr, contents, Arc::clone(&cred)));
+        state.lock().be_unmade(held);
+        let mut table = self.table.lock();
+        table.files.insert(ino, Arc::clone(&state));
+        self.handle_of(&mut table, state, cred, Access::READ.and(Access::WRITE))
+    }
+
+    /// Opens a file once more that this client has open, without asking. `None` when it has not, or
+    /// when the server must be asked.
+    pub(crate) fn open_again(&self, ino: Ino, cred: &Cred, may: Access) -> Option<Handle> {
+        let mut table = self.table.lock();
+        let state = table.files.get(&ino).cloned()?;
+        let inner = state.lock();
+        let is_good = !inner.lost && !inner.doubtful && (inner.opens > 0 || inner.is_unmade);
         drop(inner);
+        is_good.then(|| self.handle_of(&mut table, state, Arc::new(cred.clone()), may))
+    }
+
+    fn handle_of(
+        &self,
+        table: &mut Table,
+        state: Arc<FileState>,
+        cred: Arc<Cred>,
+        may: Access,
+    ) -> Handle {
+        let errors = {
+            let mut inner = state.lock();
+            inner.opens += 1;
+            inner.errors()
+        };
         let open = OpenFile {
             state,
             cred,
-            may: opening.may,
+            may,
             errors_seen: AtomicU64::new(errors),
             opened_at: self.next_stamp(),
             forgotten: AtomicBool::new(false),
@@ -108,8 +152,69 @@ impl Files {
         let handle = table.next_handle;
         table.next_handle += 1;
         table.handles.insert(handle, Arc::new(open));
-        let told = table.runs.is_told(run);
-        Ok((Handle(handle), !told))
+        Handle(handle)
+    }
+
+    /// Whether any handle of this client has a file open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.state(ino).is_some_and(|state| state.lock().opens > 0)
+    }
+
+    /// Whether something was written to a file and not sent.
+    pub(crate) fn is_dirty(&self, ino: Ino) -> bool {
+        self.state(ino).is_some_and(|state| state.lock().is_dirty())
+    }
+
+    /// What is sent of a file from now on stands on the delegation of this directory, or on none.
+    /// Returns the file, if it is open or something of it is not sent.
+    pub(crate) fn is_held(&self, ino: Ino, held: Option<DirId>) -> Option<Arc<FileState>> {
+        let state = self.state(ino)?;
+        state.lock().held = held;
+        Some(state)
+    }
+
+    /// Forgets what was written to a file that nobody has open, and that is removed.
+    pub(crate) fn discard(&self, ino: Ino) {
+        let Some(state) = self.state(ino) else { return };
+        let mut inner = state.lock();
+        let bytes = inner.discard();
+        let is_unmade = std::mem::take(&mut inner.is_unmade);
+        drop(inner);
+        self.budget.give_back(bytes);
+        if is_unmade {
+            // The server has never heard of it.
+            self.table.lock().files.remove(&ino);
+        }
+        state.flushed.notify_waiters();
+    }
+
+    /// The number under which a file is open that is about to be made; `None` when nobody has it
+    /// open or has written to it.
+    pub(crate) fn number_of(&self, ino: Ino) -> Option<u64> {
+        self.state(ino).map(|state| state.lock().number)
+    }
+
+    /// The server has made a file that was open before.
+    pub(crate) fn is_made(&self, ino: Ino, uid: u32, number: u64, opened: Opened) {
+        let Some(state) = self.state(ino) else { return };
+        let Opened { attr, proof, .. } = opened;
+        state.lock().is_made(Proof { uid, number, proof }, attr, self.one_user);
+        state.flushed.notify_waiters();
+    }
+
+    /// Something that was answered and not sent is lost: of a file, or of names. Handles of the file
+    /// report it, and the next sync does.
+    pub(crate) fn has_lost(&self, ino: Option<Ino>) {
+        self.note_loss();
+        let Some(state) = ino.and_then(|ino| self.state(ino)) else { return };
+        let mut inner = state.lock();
+        inner.fails(Error::Fs(FsError::Io));
+        if inner.is_unmade {
+            inner.is_unmade = false;
+            self.budget.give_back(inner.lose());
+        }
+        drop(inner);
+        state.flushed.notify_waiters();
     }
 
     /// An open by `uid` was answered whose caller has gone: what to release, unless the file is
@@ -140,7 +245,8 @@ impl Table {
     fn close(&mut self, state: &Arc<FileState>) {
         let inner = state.lock();
         let current = self.files.get(&state.ino).is_some_and(|known| Arc::ptr_eq(known, state));
-        if current && inner.opens == 0 && !inner.is_dirty() && !inner.running {
+        let is_idle = !inner.is_dirty() && !inner.running && !inner.is_unmade;
+        if current && inner.opens == 0 && is_idle {
             self.closed.push((state.ino, inner.number));
         }
     }
@@ -214,6 +320,14 @@ impl Client {
             }
         }
         Ok(handle)
+    }
+
+    /// Closes a handle, and sends nothing: the caller does. Returns the file.
+    pub(crate) fn close_handle(&self, handle: Handle) -> Result<Ino> {
+        let open = self.core.files.table.lock().handles.remove(&handle.0);
+        let open = open.ok_or(Error::Fs(FsError::BadHandle))?;
+        open.state.lock().opens -= 1;
+        Ok(open.state.ino)
     }
 
     /// Closes a handle. What was written through it and not sent is sent first, in the background.

@@ -15,7 +15,9 @@ use std::{
     },
 };
 
-use base::{Attr, Cred, EntryName, Ino, SetAttr, Time, attr::without_set_id, limits::CHUNK_BYTES};
+use base::{
+    Attr, Cred, DirId, EntryName, Ino, SetAttr, Time, attr::without_set_id, limits::CHUNK_BYTES,
+};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 use wire::{BlockMapped, ChunkSlices, DirRef, FileRef, OpenState, Slice, SliceSource};
@@ -97,6 +99,12 @@ pub(crate) struct Inner {
     pub(crate) opens: u32,
     /// The session in which it was opened is gone.
     pub(crate) lost: bool,
+    /// The server does not have the file yet: nothing is sent of it, and it is not released.
+    pub(crate) is_unmade: bool,
+    /// The directory that this client holds and the file is in: what is sent stands on that.
+    pub(crate) held: Option<DirId>,
+    /// When this client has last changed its attributes there.
+    pub(crate) held_at: Time,
     /// Attributes as the server last said.
     pub(crate) attr: Attr,
     /// When the access time was last brought up to date.
@@ -149,6 +157,9 @@ impl FileState {
             proofs: vec![proof],
             opens: 0,
             lost: false,
+            is_unmade: false,
+            held: None,
+            held_at: Time::default(),
             map: map_of(&attr, contents),
             attr,
             touched: None,
@@ -213,6 +224,25 @@ fn inline_chunk(bytes: bytes::Bytes) -> ChunkSlices {
 }
 
 impl Inner {
+    /// Makes the file one that the server does not have yet, in a directory that this client holds.
+    pub(crate) fn be_unmade(&mut self, held: DirId) {
+        (self.is_unmade, self.held) = (true, Some(held));
+        self.proofs.clear();
+    }
+
+    /// The server has made the file, and says so with `attr`.
+    pub(crate) fn is_made(&mut self, proof: Proof, attr: Attr, one_user: bool) {
+        self.is_unmade = false;
+        self.attr = attr;
+        self.prove(proof, one_user);
+    }
+
+    /// Notes that something of the file is lost that was not sent.
+    pub(crate) fn fails(&mut self, error: Error) {
+        self.error = Some(error);
+        self.errors += 1;
+    }
+
     /// Takes in the proof of another open. A user's latest proof holds for all opens of that user;
     /// with `one_user` all callers count as one user, because a kernel checks.
     pub(crate) fn prove(&mut self, proof: Proof, one_user: bool) {
@@ -539,6 +569,16 @@ impl Inner {
     pub(crate) fn lose(&mut self) -> u64 {
         self.lost = true;
         self.lose_unsent()
+    }
+
+    /// Forgets what was not sent, as nobody wants it any more; how many bytes that were.
+    pub(crate) fn discard(&mut self) -> u64 {
+        let bytes = self.dirty.bytes();
+        self.dirty.take();
+        if self.flushing.is_none() {
+            self.sent = self.written;
+        }
+        bytes
     }
 
     /// Forgets what was not sent, and returns how many bytes that were.

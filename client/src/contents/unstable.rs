@@ -46,6 +46,11 @@ impl Files {
         states.iter().for_each(|state| state.lock().forget_contents());
     }
 
+    /// Something is gone that was answered and that no handle can report.
+    pub(super) fn note_loss(&self) {
+        self.stability.forgotten.store(true, Ordering::Release);
+    }
+
     /// Reports what is gone of anything, once.
     pub(crate) fn report_forgotten(&self) -> Result<()> {
         report(&self.stability.forgotten)

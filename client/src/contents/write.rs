@@ -25,14 +25,14 @@ use base::{
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::time::sleep;
-use wire::{ChunkSlices, Reply, Request, Slice, SliceSource, Write, data::BlockPart};
+use wire::{ChunkSlices, Held, Reply, Request, Slice, SliceSource, Stand, Write, data::BlockPart};
 
 use super::{
     OpenFile,
     dirty::Piece,
     state::{FileState, FlushSet, Sent},
 };
-use crate::{Client, Error, Result, error::unexpected};
+use crate::{Client, Error, Result, done::Failure, error::unexpected};
 
 /// Age at which written data is sent.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -184,6 +184,13 @@ impl Client {
         worst(unsent, || open.report_forgotten_to_writer())
     }
 
+    /// Reports failures of earlier flushes as [`Client::flush_copy`] does, and sends nothing.
+    pub(crate) fn show_failures(&self, open: &OpenFile) -> Result<()> {
+        let seen = open.errors_seen.load(Ordering::Acquire);
+        let unsent = open.state.lock().error_since(seen);
+        worst(unsent, || open.show_forgotten_to_writer())
+    }
+
     /// Flushes as [`Client::flush_file`] does for a descriptor that is closed while others may
     /// share the handle: a copy in a program that was started, say. What it reports is left for
     /// them to report, too.
@@ -286,6 +293,7 @@ impl Client {
 
     /// Sends one flush: blocks first, then the requests that name them.
     async fn send(&self, state: &FileState, set: &FlushSet) -> Result<Sent> {
+        until_made(state).await;
         if state.lock().lost {
             return Err(Error::SessionLost);
         }
@@ -332,7 +340,8 @@ impl Client {
             self.core.may_write(cred.uid, state.ino, began)?;
             if set.set.is_some() && last {
                 set.set_sent.store(true, Ordering::Relaxed);
-                match self.send_write(cred, Write { set: set.set, ..write.clone() }).await {
+                let changed = Write { set: set.set, ..write.clone() };
+                match self.send_write(state, cred, changed).await {
                     // The change may be what was refused.
                     Err(Error::Fs(_)) => set.set_sent.store(false, Ordering::Relaxed),
                     written => {
@@ -342,7 +351,7 @@ impl Client {
                 }
                 self.core.may_write(cred.uid, state.ino, began)?;
             }
-            attr = Some(self.send_write(cred, write).await?);
+            attr = Some(self.send_write(state, cred, write).await?);
         }
         let written = planned.into_iter().flat_map(|(chunks, _)| chunks).collect();
         let attr = attr.expect("a flush has at least one chunk, so it made a request");
@@ -361,9 +370,17 @@ impl Client {
         few && plan.requests.len() == 1 && self.core.files.io.is_by_server()
     }
 
-    async fn send_write(&self, cred: &Cred, write: Write) -> Result<Attr> {
+    async fn send_write(&self, state: &FileState, cred: &Cred, write: Write) -> Result<Attr> {
         let home = write.file.dir.home;
-        match self.core.ask(cred, home, Request::Write(write)).await?.reply {
+        let stand = {
+            let inner = state.lock();
+            let sets = write.set.is_some();
+            let at = if sets { write.at.max(Some(inner.held_at)) } else { write.at };
+            let held = |dir| Held { dir: Some(dir), at, ino: None, wants: false };
+            inner.held.map_or(Stand::NONE, |dir| Stand::on(held(dir)))
+        };
+        let written = self.core.call(cred, home, Request::Write(write), stand).await;
+        match written.map_err(Failure::by_handle)?.reply {
             Reply::Written(written) => Ok(written.attr),
             _ => Err(unexpected()),
         }
@@ -435,6 +452,17 @@ fn worst(unsent: Option<Error>, forgotten: impl FnOnce() -> Result<()>) -> Resul
     }
     forgotten()?;
     unsent.map_or(Ok(()), Err)
+}
+
+/// Returns when the server has the file, or never will.
+async fn until_made(state: &FileState) {
+    loop {
+        let made = state.flushed.notified();
+        if !state.lock().is_unmade {
+            return;
+        }
+        made.await;
+    }
 }
 
 /// Waits until everything up to `count` was sent, or has failed.

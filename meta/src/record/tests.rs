@@ -183,10 +183,7 @@ fn records() -> Vec<Case> {
             Settings { inline_bytes_max: 300, trash: TrashSetting(Some(values::trash())) },
         ),
         record("KeyRing", values::key_ring()),
-        record(
-            "DelegationRecord",
-            DelegationRecord { session: SessionId(0x0102_0304_0506_0708) },
-        ),
+        record("DelegationRecord", DelegationRecord { session: SessionId(0x0102_0304_0506_0708) }),
         record("Origin", values::origin()),
         record("Usage", Usage { bytes: -70_001, entries: 70_002 }),
         record(

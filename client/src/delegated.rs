@@ -1,0 +1,236 @@
+//! Delegations: directories that this client looks at and changes without asking first.
+//!
+//! [`Delegating`] is a [`FileSystem`](crate::FileSystem) over a [`Client`], for a mount. A directory
+//! that it makes may come with a delegation. From then on the directory's names, and the attributes
+//! and contents of files in it, are answered from here, and changes are sent a moment later. What
+//! has no rule of its own here goes to the server as ever, after everything that concerns it was
+//! sent. The server recalls a directory when anybody else asks for it; it is given back when
+//! everything is sent, and works as ever from then on.
+//!
+//! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
+//!   attributes. `send`: sending. `recalls`: the lease, recalls and returns. `fs`: the operations.
+//!
+//! Always true: a change is answered only when it has a place in the directory's queue, and changes
+//! of one name are sent in their order, one after the other. Nothing is answered from here when the
+//! lease may be over.
+
+mod dir;
+mod file;
+mod fs;
+mod recalls;
+mod send;
+
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use base::{DirId, EntryName, HashMap, HashSet, Ino, Time};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use wire::{DirRef, Grant};
+
+use self::{
+    dir::{HeldDir, Item},
+    recalls::Lease,
+};
+use crate::{Client, runs::Run};
+
+/// Most directories that are held. The server has a limit of its own.
+const DIRS_MAX: usize = 16_384;
+/// Most changes that wait to be sent. At this many, programs wait.
+const QUEUED_MAX: usize = 4096;
+
+/// A file system over a client, which answers from here what a delegation allows.
+#[derive(Clone)]
+pub struct Delegating {
+    client: Client,
+    shared: Arc<Shared>,
+}
+
+/// State that all clones share.
+struct Shared {
+    /// Whether delegations are asked for.
+    on: bool,
+    table: Mutex<Table>,
+    /// Woken when a lease is longer, or a directory is held no more.
+    changed: Notify,
+    /// Changes that wait to be sent.
+    queued: AtomicUsize,
+    /// Woken when some were sent.
+    sent: Notify,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    granted: AtomicUsize,
+    recalled: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Table {
+    dirs: HashMap<DirId, Arc<HeldDir>>,
+    /// Files in these directories, by where they are.
+    files: HashMap<Ino, (DirId, EntryName)>,
+    leases: HashMap<u16, Lease>,
+    /// How many requests ask for a delegation now, and the directories in which others have made
+    /// something meanwhile: one that is granted is not empty then.
+    wishes: usize,
+    touched: HashSet<DirId>,
+    /// Directories to be given back that nobody works in.
+    returns: Vec<(u16, DirId)>,
+    is_returning: bool,
+}
+
+impl Deref for Delegating {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Delegating {
+    /// Answers from here what delegations allow, if they are `on`.
+    #[must_use]
+    pub fn new(client: Client, on: bool) -> Delegating {
+        let on = on && client.core.config.kernel_checks;
+        let shared = Shared {
+            on,
+            table: Mutex::default(),
+            changed: Notify::new(),
+            queued: AtomicUsize::new(0),
+            sent: Notify::new(),
+            counters: Counters::default(),
+        };
+        Delegating { client, shared: Arc::new(shared) }
+    }
+
+    /// How many directories were granted, and how many of them somebody else has asked for.
+    #[must_use]
+    pub fn grants_and_recalls(&self) -> (usize, usize) {
+        let Counters { granted, recalled } = &self.shared.counters;
+        (granted.load(Ordering::Relaxed), recalled.load(Ordering::Relaxed))
+    }
+
+    /// Whether anything is held.
+    fn holds_any(&self) -> bool {
+        !self.shared.table.lock().dirs.is_empty()
+    }
+
+    /// The directory, if it is held and may be answered for now. Waits while it is given back.
+    async fn held(&self, dir: &DirRef) -> Option<Arc<HeldDir>> {
+        let held = self.shared.table.lock().dirs.get(&dir.id).cloned()?;
+        let held = Some(held).filter(|held| held.dir.ino == dir.ino)?;
+        self.is_live(&held).await.then_some(held)
+    }
+
+    /// The held directory that has a file, and the file's name there.
+    async fn held_file(&self, ino: Ino) -> Option<(Arc<HeldDir>, EntryName)> {
+        let (held, name) = {
+            let table = self.shared.table.lock();
+            let (dir, name) = table.files.get(&ino)?;
+            (table.dirs.get(dir).cloned()?, name.clone())
+        };
+        if !self.is_live(&held).await {
+            return None;
+        }
+        // Race: the file may have another name by now.
+        let is_there = self.shared.table.lock().files.get(&ino).is_some_and(|(_, at)| *at == name);
+        is_there.then_some((held, name))
+    }
+
+    /// Like [`Delegating::held_file`], at once: whether or not it may be answered for.
+    fn place_of(&self, ino: Ino) -> Option<(Arc<HeldDir>, EntryName)> {
+        let table = self.shared.table.lock();
+        let (dir, name) = table.files.get(&ino)?;
+        Some((table.dirs.get(dir).cloned()?, name.clone()))
+    }
+
+    /// Takes in a grant of a new directory, unless somebody has changed something in it already.
+    fn take_grant(
+        &self,
+        dir: DirRef,
+        attr: base::Attr,
+        parent: Ino,
+        grant: &Grant,
+        asked: (Run, Lease),
+    ) {
+        let (run, lease) = asked;
+        let mut table = self.shared.table.lock();
+        if table.touched.contains(&dir.id) || table.dirs.len() >= DIRS_MAX {
+            drop(table);
+            return self.give_back_later(run.server, dir.id);
+        }
+        let held = HeldDir::new(dir, attr, parent, grant, run);
+        table.dirs.insert(dir.id, Arc::new(held));
+        let known = table.leases.entry(run.server).or_insert(lease);
+        known.extend(lease);
+        let polls = std::mem::replace(&mut known.polls, true);
+        drop(table);
+        self.shared.counters.granted.fetch_add(1, Ordering::Relaxed);
+        if !polls {
+            self.listen(run.server);
+        }
+    }
+
+    /// Something is about to be changed in a directory that is not held.
+    fn touches(&self, dir: &DirRef) {
+        let mut table = self.shared.table.lock();
+        if table.wishes > 0 {
+            table.touched.insert(dir.id);
+        }
+    }
+
+    /// Puts something under a name of a held directory.
+    fn put(&self, held: &HeldDir, name: &EntryName, item: Item) {
+        let (pos, ino, is_file) = (self.pos(name), item.ino(), matches!(item, Item::File(_)));
+        let mut table = self.shared.table.lock();
+        held.state.lock().put(pos, name.clone(), item);
+        if is_file {
+            table.files.insert(ino, (held.dir.id, name.clone()));
+            drop(table);
+            self.core.files.is_held(ino, Some(held.dir.id));
+        }
+    }
+
+    /// Takes what is under a name out of a held directory.
+    fn take(&self, held: &HeldDir, name: &EntryName) -> Option<Item> {
+        let pos = self.pos(name);
+        let mut table = self.shared.table.lock();
+        let item = held.state.lock().take(pos, name)?;
+        if let Item::File(file) = &item {
+            table.files.remove(&file.attr.ino);
+            drop(table);
+            self.core.files.is_held(file.attr.ino, None);
+        }
+        Some(item)
+    }
+
+    fn pos(&self, name: &EntryName) -> u64 {
+        self.core.welcome().fs.hash_key.pos(name)
+    }
+
+    /// The present time, as the client's clock has it.
+    fn now(&self) -> Time {
+        self.core.config.clock.now()
+    }
+
+    /// A directory is held no more, and nothing of it waits to be sent.
+    fn forget(&self, held: &HeldDir) {
+        let mut table = self.shared.table.lock();
+        if table.dirs.get(&held.dir.id).is_some_and(|known| std::ptr::eq(&raw const **known, held))
+        {
+            table.dirs.remove(&held.dir.id);
+        }
+        table.files.retain(|_, (dir, _)| *dir != held.dir.id);
+        held.state.lock().phase = dir::Phase::Over;
+        drop(table);
+        held.changed.notify_waiters();
+        self.shared.changed.notify_waiters();
+    }
+}

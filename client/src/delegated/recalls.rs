@@ -1,0 +1,270 @@
+//! The lease of what is held, recalls, and giving directories back.
+//!
+//! A client that holds anything of a server always has a question with it, which is answered when
+//! directories are recalled, and after a second otherwise. The answer tells that the server knew of
+//! this client after the question was sent: until a lease after that it takes nothing back. The
+//! time is that of two clocks, of which one goes on while the machine sleeps.
+//!
+//! A directory is given back when everything of it is sent. That waits for nothing but the answers
+//! to what is sent.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use base::{DirId, Time};
+use tokio::time::{Instant, sleep};
+use wire::{Recalled, Reply, Request, Return};
+
+use super::{
+    Delegating,
+    dir::{HeldDir, Phase},
+};
+use crate::{Error, route::Route, runs::Run};
+
+/// Pause before directories that nobody works in are given back: others may come to them.
+const RETURN_PAUSE: Duration = Duration::from_millis(10);
+/// Most directories that are given back at a time.
+const RETURNS_MAX: usize = 1024;
+/// Pause before a server is asked again that did not answer.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The time until which the server takes nothing back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lease {
+    asked: Instant,
+    asked_at: Time,
+    lasts: Duration,
+    /// A task asks the server for recalls.
+    pub(super) polls: bool,
+}
+
+impl Lease {
+    /// A lease from now on, of unknown length.
+    pub(super) fn begins(at: Time) -> Lease {
+        let asked = Instant::now();
+        Lease { asked, asked_at: at, lasts: Duration::ZERO, polls: false }
+    }
+
+    /// The lease that the server has told of in its answer. A part is left for clocks that do not
+    /// run equally fast.
+    pub(super) fn of(self, lease: Duration) -> Lease {
+        Lease { lasts: lease - lease / 5, ..self }
+    }
+
+    /// Takes in a later one.
+    pub(super) fn extend(&mut self, later: Lease) {
+        if later.asked >= self.asked {
+            *self = Lease { polls: self.polls, ..later };
+        }
+    }
+
+    fn is_over(&self, now: Time) -> bool {
+        // A clock that was set back says nothing.
+        let since = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+        let passed = (since(now) - since(self.asked_at)).max(0);
+        let lasts = i128::try_from(self.lasts.as_nanos()).unwrap_or(i128::MAX);
+        self.asked.elapsed() >= self.lasts || passed >= lasts
+    }
+}
+
+impl Delegating {
+    /// Whether a directory may be answered for from here. Waits while that is not known, and while
+    /// the directory is given back.
+    pub(super) async fn is_live(&self, held: &Arc<HeldDir>) -> bool {
+        loop {
+            let (changed, of_dir) = (self.shared.changed.notified(), held.changed.notified());
+            tokio::pin!(changed, of_dir);
+            changed.as_mut().enable();
+            of_dir.as_mut().enable();
+            match held.state.lock().phase {
+                Phase::Over => return false,
+                Phase::Returning => {}
+                Phase::Held => {
+                    let lease = self.shared.table.lock().leases.get(&held.run.server).copied();
+                    if lease.is_some_and(|lease| !lease.is_over(self.now())) {
+                        return true;
+                    }
+                }
+            }
+            tokio::select! {
+                () = changed => {}
+                () = of_dir => {}
+            }
+        }
+    }
+
+    /// Asks a server for recalls, for as long as anything of it is held.
+    pub(super) fn listen(&self, server: u16) {
+        let this = self.clone();
+        self.core.spawn(async move {
+            loop {
+                let asked = Lease::begins(this.now());
+                let request = Request::Recalls;
+                let answer = this.core.ask(&this.cred, Route::Server(server), request).await;
+                let (recalled, run) = match answer {
+                    Ok(done) => match done.reply {
+                        Reply::Recalled(recalled) => (recalled, done.run),
+                        _ => (Recalled { dirs: Vec::new(), now: Time::default() }, done.run),
+                    },
+                    Err(Error::Closed | Error::Refused(_) | Error::TokenExpired) => {
+                        return this.lose_all(server);
+                    }
+                    Err(_) => {
+                        sleep(RETRY_PAUSE).await;
+                        continue;
+                    }
+                };
+                this.heard(asked, run);
+                this.recalled(server, &recalled.dirs);
+                let mut table = this.shared.table.lock();
+                if !table.dirs.values().any(|held| held.run.server == server) {
+                    table.leases.remove(&server);
+                    return;
+                }
+            }
+        });
+    }
+
+    /// A server has answered: the lease is longer. What another session held is lost; what another
+    /// run of the server has granted is given back, as that run may have lost what it had answered.
+    fn heard(&self, asked: Lease, run: Run) {
+        let of_server: Vec<_> = {
+            let mut table = self.shared.table.lock();
+            if let Some(lease) = table.leases.get_mut(&run.server) {
+                lease.extend(Lease { lasts: lease.lasts, ..asked });
+            }
+            table.dirs.values().filter(|held| held.run.server == run.server).cloned().collect()
+        };
+        for held in of_server {
+            if held.run.life != run.life {
+                self.lose(&held);
+            } else if held.run.incarnation != run.incarnation {
+                self.give_back_soon(&held);
+            }
+        }
+        self.shared.changed.notify_waiters();
+    }
+
+    fn recalled(&self, server: u16, dirs: &[DirId]) {
+        for dir in dirs {
+            let held = self.shared.table.lock().dirs.get(dir).cloned();
+            match held {
+                Some(held) => {
+                    self.shared.counters.recalled.fetch_add(1, Ordering::Relaxed);
+                    self.give_back_soon(&held);
+                }
+                // It was given back already, or its grant never came.
+                None => self.give_back_later(server, *dir),
+            }
+        }
+    }
+
+    fn lose_all(&self, server: u16) {
+        let of_server: Vec<_> = {
+            let mut table = self.shared.table.lock();
+            table.leases.remove(&server);
+            table.dirs.values().filter(|held| held.run.server == server).cloned().collect()
+        };
+        of_server.iter().for_each(|held| self.lose(held));
+    }
+
+    /// Gives a directory back in the background. Programs wait from now on.
+    pub(super) fn give_back_soon(&self, held: &Arc<HeldDir>) {
+        if !self.begins_to_return(held) {
+            return;
+        }
+        let (this, held) = (self.clone(), Arc::clone(held));
+        self.core.spawn(async move { this.give_back_now(&held).await });
+    }
+
+    fn begins_to_return(&self, held: &HeldDir) -> bool {
+        let mut state = held.state.lock();
+        let begins = state.phase == Phase::Held;
+        if begins {
+            state.phase = Phase::Returning;
+        }
+        begins
+    }
+
+    /// Gives a directory back, and returns when that is done.
+    pub(super) async fn give_back(&self, held: &Arc<HeldDir>) {
+        if self.begins_to_return(held) {
+            self.give_back_now(held).await;
+            return;
+        }
+        loop {
+            let changed = held.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if held.state.lock().phase == Phase::Over {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn give_back_now(&self, held: &Arc<HeldDir>) {
+        self.settle(held, None).await;
+        if held.state.lock().phase == Phase::Over {
+            return;
+        }
+        // Programs that have files open go on writing; what they write stands on nothing from now
+        // on, and what stands on the delegation is answered before it ends.
+        let files: Vec<_> = {
+            let table = self.shared.table.lock();
+            let of_dir = table.files.iter().filter(|(_, (dir, _))| *dir == held.dir.id);
+            of_dir.map(|(ino, _)| *ino).collect()
+        };
+        for ino in files {
+            if let Some(state) = self.core.files.is_held(ino, None) {
+                self.client.flush_state(&state).await;
+            }
+        }
+        self.send_returns(held.run.server, vec![held.dir.id]).await;
+        self.forget(held);
+    }
+
+    /// Gives a directory back that nobody works in, together with others.
+    pub(super) fn give_back_later(&self, server: u16, dir: DirId) {
+        let mut table = self.shared.table.lock();
+        table.returns.push((server, dir));
+        if std::mem::replace(&mut table.is_returning, true) {
+            return;
+        }
+        drop(table);
+        let this = self.clone();
+        self.core.spawn(async move {
+            loop {
+                sleep(RETURN_PAUSE).await;
+                let due = {
+                    let mut table = this.shared.table.lock();
+                    if table.returns.is_empty() {
+                        table.is_returning = false;
+                        return;
+                    }
+                    std::mem::take(&mut table.returns)
+                };
+                let mut servers: Vec<u16> = due.iter().map(|(server, _)| *server).collect();
+                servers.sort_unstable();
+                servers.dedup();
+                for server in servers {
+                    let of_server = due.iter().filter(|(other, _)| *other == server);
+                    let dirs: Vec<DirId> = of_server.map(|(_, dir)| *dir).collect();
+                    for dirs in dirs.chunks(RETURNS_MAX) {
+                        this.send_returns(server, dirs.to_vec()).await;
+                    }
+                }
+            }
+        });
+    }
+
+    async fn send_returns(&self, server: u16, dirs: Vec<DirId>) {
+        let request = Request::Return(Return { dirs });
+        if let Err(error) = self.core.ask(&self.cred, Route::Server(server), request).await {
+            // They are given back with the session.
+            tracing::debug!(server, %error, "directories were not given back");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Sending what waits: each change as the request that it would be otherwise, which stands on the
+//! delegation.
+//!
+//! A file that was made, written and changed in the meantime takes two requests at most: it is made,
+//! and then written with all changes of its attributes. What cannot be sent any more, because the
+//! server has taken the directory back or has lost the session, is lost: open files report it as
+//! they report other lost writes, and the next `sync` does.
+
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use base::{Attr, Cred, EntryName, FsError, Ino, Time};
+use tokio::time::{Instant, sleep_until};
+use wire::{
+    Create, FileRef, Held, InoRange, NodeRef, Reply, Request, ReserveInos, Setattr, Stand, Unlink,
+};
+
+use super::{
+    Delegating, QUEUED_MAX,
+    dir::{HeldDir, Op, What},
+    file::{Change, Make},
+};
+use crate::{
+    Error, Result,
+    done::{Done, Failure},
+    error::unexpected,
+    route::Route,
+};
+
+/// Time for which a change waits for more of the same file.
+pub(super) const GATHER: Duration = Duration::from_millis(20);
+/// Number of inode numbers that are asked for at a time.
+const INOS_ASKED: u16 = 256;
+
+/// What there is to tell of a file.
+struct Untold {
+    make: Option<Make>,
+    change: Option<Change>,
+}
+
+impl Delegating {
+    /// Adds a change to the queue of a directory. It is sent soon, or at once if it is `due`.
+    pub(super) fn push(&self, held: &Arc<HeldDir>, name: &EntryName, what: What, is_due: bool) {
+        let now = Instant::now();
+        let due = if is_due { now } else { now + GATHER };
+        let added = held.state.lock().push(Op { name: name.clone(), what, due });
+        self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        if is_due {
+            self.pump(held);
+        } else {
+            self.pump_later(held);
+        }
+    }
+
+    /// Waits while too many changes are not sent.
+    pub(super) async fn wait_for_queue(&self) {
+        while self.shared.queued.load(Ordering::Acquire) >= QUEUED_MAX {
+            let sent = self.shared.sent.notified();
+            tokio::pin!(sent);
+            sent.as_mut().enable();
+            let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
+            for held in dirs {
+                held.state.lock().hurry(None, Instant::now());
+                self.pump(&held);
+            }
+            if self.shared.queued.load(Ordering::Acquire) >= QUEUED_MAX {
+                sent.await;
+            }
+        }
+    }
+
+    /// Begins to send what is due.
+    pub(super) fn pump(&self, held: &Arc<HeldDir>) {
+        loop {
+            let Some(op) = held.state.lock().next(Instant::now()) else { break };
+            let (this, held) = (self.clone(), Arc::clone(held));
+            self.core.spawn(async move {
+                this.send(&held, &op).await;
+                held.state.lock().done(&op.name);
+                this.counted(1);
+                held.changed.notify_waiters();
+                this.pump(&held);
+            });
+        }
+        self.pump_later(held);
+    }
+
+    fn counted(&self, sent: usize) {
+        self.shared.queued.fetch_sub(sent, Ordering::AcqRel);
+        self.shared.sent.notify_waiters();
+    }
+
+    /// Looks at the queue again when its first change is due.
+    fn pump_later(&self, held: &Arc<HeldDir>) {
+        let mut state = held.state.lock();
+        let Some(due) = state.next_due() else { return };
+        if std::mem::replace(&mut state.is_timed, true) {
+            return;
+        }
+        drop(state);
+        let (this, held) = (self.clone(), Arc::clone(held));
+        self.core.spawn(async move {
+            sleep_until(due).await;
+            held.state.lock().is_timed = false;
+            this.pump(&held);
+        });
+    }
+
+    /// Returns when nothing waits of these names, or of any.
+    pub(super) async fn settle(&self, held: &Arc<HeldDir>, names: Option<&[&EntryName]>) {
+        loop {
+            let changed = held.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if held.state.lock().hurry(names, Instant::now()) {
+                return;
+            }
+            self.pump(held);
+            changed.await;
+        }
+    }
+
+    /// Returns when nothing waits of a file.
+    pub(super) async fn settle_file(&self, ino: Ino) {
+        if let Some((held, name)) = self.place_of(ino) {
+            self.settle(&held, Some(&[&name])).await;
+        }
+    }
+
+    /// Returns when nothing waits of anything.
+    pub async fn settle_all(&self) {
+        let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
+        for held in &dirs {
+            held.state.lock().hurry(None, Instant::now());
+            self.pump(held);
+        }
+        for held in &dirs {
+            self.settle(held, None).await;
+        }
+    }
+
+    async fn send(&self, held: &Arc<HeldDir>, op: &Op) {
+        let sent = match &op.what {
+            What::Update(ino) => self.update(held, &op.name, *ino).await,
+            What::Unlink { cred, at } => self.unlink_now(held, &op.name, cred, *at).await,
+        };
+        if let Err(error) = sent {
+            let ino = match op.what {
+                What::Update(ino) => Some(ino),
+                What::Unlink { .. } => None,
+            };
+            self.failed(held, &op.name, ino, &error);
+        }
+    }
+
+    async fn unlink_now(
+        &self,
+        held: &HeldDir,
+        name: &EntryName,
+        cred: &Cred,
+        at: Time,
+    ) -> Result<()> {
+        let request = Request::Unlink(Unlink { dir: held.dir, name: name.clone() });
+        let done = self.ask_held(held, cred, request, Some(at), None).await?;
+        match done.reply {
+            Reply::Attr(attr) => {
+                self.core.files.unlinked(attr.ino, (&held.dir, name));
+                Ok(())
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Tells the server what it does not know of a file.
+    async fn update(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Ino) -> Result<()> {
+        let pos = self.pos(name);
+        let file_ref = FileRef { dir: held.dir, name: name.clone(), ino };
+        let untold = {
+            let mut state = held.state.lock();
+            // The name may be another file's by now, which has a change of its own.
+            let Some(file) = state.file(pos, name, ino) else { return Ok(()) };
+            file.sending = file.pending.take();
+            Untold { make: file.make.clone(), change: file.sending.clone() }
+        };
+        let mut learnt = None;
+        if let Some(make) = untold.make {
+            learnt = Some(self.make(held, &file_ref, &make).await?);
+        }
+        if let Some(told) = self.tell(held, &file_ref, untold.change).await? {
+            learnt = Some(told);
+        }
+        let is_over = {
+            let mut state = held.state.lock();
+            let Some(file) = state.file(pos, name, ino) else { return Ok(()) };
+            (file.make, file.sending) = (None, None);
+            if let Some(attr) = learnt.filter(|attr| attr.ctime >= file.attr.ctime) {
+                (file.attr, file.is_known) = (attr, true);
+            }
+            file.pending.is_none()
+        };
+        if !is_over {
+            // Changes have come since.
+            self.push(held, name, What::Update(ino), false);
+        }
+        Ok(())
+    }
+
+    /// Makes a file.
+    async fn make(&self, held: &HeldDir, file: &FileRef, make: &Make) -> Result<Attr> {
+        let number = self.core.files.number_of(file.ino);
+        let request = Request::Create(Create {
+            dir: held.dir,
+            name: file.name.clone(),
+            kind: base::FileKind::File,
+            mode: make.mode,
+            rdev: 0,
+            exclusive: true,
+            open: number,
+        });
+        let done = self.ask_held(held, &make.cred, request, Some(make.at), Some(file.ino)).await?;
+        let Reply::Created(created) = done.reply else { return Err(unexpected()) };
+        if created.existed || created.entry.attr.ino != file.ino {
+            return Err(FsError::Exists.into());
+        }
+        if let (Some(number), Some(opened)) = (number, created.opened) {
+            self.core.files.is_made(file.ino, make.cred.uid, number, opened);
+        }
+        Ok(created.entry.attr)
+    }
+
+    /// Sends what was written to a file, with a change of attributes. Returns the attributes, if
+    /// the server has told any.
+    async fn tell(
+        &self,
+        held: &HeldDir,
+        file: &FileRef,
+        change: Option<Change>,
+    ) -> Result<Option<Attr>> {
+        let state = self.core.files.state_of(file.ino);
+        if let Some(state) = &state {
+            if let Some(Change { set, cred, at }) = &change {
+                state.lock().held_at = *at;
+                let rode = self.client.flush_with(cred, state, *set).await?;
+                if rode.is_some() {
+                    return Ok(rode);
+                }
+            } else {
+                self.client.flush_state(state).await;
+            }
+        }
+        let attr = match change {
+            Some(Change { set, cred, at }) => {
+                let node = NodeRef::File(file.clone());
+                let request = Request::Setattr(Setattr { node, set });
+                let stamp = self.core.files.stamp();
+                let done = self.ask_held(held, &cred, request, Some(at), None).await?;
+                let Reply::Attr(attr) = done.reply else { return Err(unexpected()) };
+                Some(self.core.files.seen(attr, stamp))
+            }
+            None => None,
+        };
+        let Some(state) = state else { return Ok(attr) };
+        let (is_closed, known) = {
+            let inner = state.lock();
+            let known = (!inner.doubtful && !inner.is_dirty()).then_some(inner.attr);
+            (inner.opens == 0, known)
+        };
+        if is_closed {
+            self.client.release_later(&state);
+        }
+        let newer = |attr: &Attr| known.is_none_or(|known| attr.ctime >= known.ctime);
+        Ok(attr.filter(newer).or(known))
+    }
+
+    /// Asks what stands on a delegation.
+    async fn ask_held(
+        &self,
+        held: &HeldDir,
+        cred: &Cred,
+        request: Request,
+        at: Option<Time>,
+        ino: Option<Ino>,
+    ) -> Result<Done> {
+        let stand = Stand::on(Held { dir: Some(held.dir.id), at, ino, wants: false });
+        let done = self.core.call(cred, held.dir.home, request, stand).await;
+        done.map_err(Failure::by_handle)
+    }
+
+    /// A change could not be sent. Without its directory or its session nothing can be sent any
+    /// more; otherwise only this is lost, and the directory is given back, so that programs hear
+    /// themselves of what comes next.
+    fn failed(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Option<Ino>, error: &Error) {
+        tracing::error!(%name, dir = held.dir.ino.0, %error, "a change that was made here is lost");
+        self.core.files.has_lost(ino);
+        if let Some(ino) = ino {
+            let pos = self.pos(name);
+            let is_gone = {
+                let mut state = held.state.lock();
+                let file = state.file(pos, name, ino);
+                file.is_some_and(|file| {
+                    (file.sending, file.is_known) = (None, false);
+                    file.make.is_some()
+                })
+            };
+            if is_gone {
+                self.take(held, name);
+                held.state.lock().is_known = false;
+            }
+        }
+        let is_over = matches!(error, Error::SessionLost | Error::Closed);
+        if is_over {
+            self.lose(held);
+        } else {
+            self.give_back_soon(held);
+        }
+    }
+
+    /// The directory is lost, with everything that was not sent.
+    pub(super) fn lose(&self, held: &Arc<HeldDir>) {
+        let lost = held.state.lock().give_up();
+        for op in &lost {
+            if let What::Update(ino) = op.what {
+                self.core.files.has_lost(Some(ino));
+            }
+        }
+        if !lost.is_empty() {
+            tracing::error!(
+                changes = lost.len(),
+                "changes are lost with a directory that this mount held"
+            );
+            self.core.files.has_lost(None);
+        }
+        self.counted(lost.len());
+        self.forget(held);
+        // Should the server think otherwise, it is told.
+        self.give_back_later(held.run.server, held.dir.id);
+    }
+
+    /// Asks for more inode numbers for a directory.
+    pub(super) fn ask_for_inos(&self, held: &Arc<HeldDir>, last: Ino) {
+        let (this, held) = (self.clone(), Arc::clone(held));
+        self.core.spawn(async move {
+            let (dir, shard) = (held.dir.id, last.shard());
+            let request = Request::ReserveInos(ReserveInos { dir, shard, count: INOS_ASKED });
+            let route = Route::Server(held.run.server);
+            let asked = this.core.ask(&this.cred, route, request).await;
+            let inos = match asked.map(|done| done.reply) {
+                Ok(Reply::Inos(InoRange { first, count })) => Some((first, count)),
+                Ok(_) | Err(_) => None,
+            };
+            held.state.lock().give_inos(inos);
+        });
+    }
+}
