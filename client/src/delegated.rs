@@ -74,8 +74,11 @@ struct Counters {
 #[derive(Default)]
 struct Table {
     dirs: HashMap<DirId, Arc<HeldDir>>,
+    by_ino: HashMap<Ino, DirId>,
     /// Files in these directories, by where they are.
     files: HashMap<Ino, (DirId, EntryName)>,
+    /// Files whose removal is not sent, by the name that they had.
+    leaving: HashMap<Ino, (DirId, EntryName)>,
     leases: HashMap<u16, Lease>,
     /// How many requests ask for a delegation now, and the directories in which others have made
     /// something meanwhile: one that is granted is not empty then.
@@ -144,6 +147,12 @@ impl Delegating {
         is_there.then_some((held, name))
     }
 
+    /// The held directory of an inode number, whether or not it may be answered for.
+    fn held_by_ino(&self, ino: Ino) -> Option<Arc<HeldDir>> {
+        let table = self.shared.table.lock();
+        table.dirs.get(table.by_ino.get(&ino)?).cloned()
+    }
+
     /// Like [`Delegating::held_file`], at once: whether or not it may be answered for.
     fn place_of(&self, ino: Ino) -> Option<(Arc<HeldDir>, EntryName)> {
         let table = self.shared.table.lock();
@@ -168,6 +177,7 @@ impl Delegating {
         }
         let held = HeldDir::new(dir, attr, parent, grant, run);
         table.dirs.insert(dir.id, Arc::new(held));
+        table.by_ino.insert(dir.ino, dir.id);
         let known = table.leases.entry(run.server).or_insert(lease);
         known.extend(lease);
         let polls = std::mem::replace(&mut known.polls, true);
@@ -226,8 +236,10 @@ impl Delegating {
         if table.dirs.get(&held.dir.id).is_some_and(|known| std::ptr::eq(&raw const **known, held))
         {
             table.dirs.remove(&held.dir.id);
+            table.by_ino.remove(&held.dir.ino);
         }
         table.files.retain(|_, (dir, _)| *dir != held.dir.id);
+        table.leaving.retain(|_, (dir, _)| *dir != held.dir.id);
         held.state.lock().phase = dir::Phase::Over;
         drop(table);
         held.changed.notify_waiters();

@@ -1,6 +1,6 @@
 //! The list of everything that a server does beside its requests.
 
-use tokio::join;
+use futures::future::join;
 
 use crate::{
     Core, compact, coordinator, delegations, feed, fsck, handoff, quota, reclaim, serve, sync,
@@ -11,7 +11,7 @@ impl Core {
     /// Runs the server's background work: syncs, leases, reclaim, compaction. One core runs it.
     pub async fn background(&self) {
         let shared = &self.inner.shared;
-        join!(
+        tokio::join!(
             quota::count::run(self.clone()),
             sync::run::run(shared.clone()),
             serve::watch_leases(self.clone()),
@@ -25,8 +25,7 @@ impl Core {
             transact::recover::run(self.clone()),
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),
-            feed::run::run(self.clone()),
-            delegations::run::run(self.clone()),
+            join(feed::run::run(self.clone()), delegations::run::run(self.clone())),
         );
     }
 }

@@ -304,6 +304,13 @@ impl Client {
         self.touch_later(&open.cred, node, &attr);
     }
 
+    /// The access time that a read brings, if it does.
+    pub(crate) fn access_time(&self, attr: &Attr) -> Option<Time> {
+        let Config { access_times, clock, .. } = &self.core.config;
+        let now = clock.now();
+        (is_due(*access_times, attr, now) && !self.read_only()).then_some(now)
+    }
+
     /// Sets a node's access time in the background, if `relatime` would.
     pub(crate) fn touch_later(&self, cred: &Cred, node: NodeRef, attr: &Attr) {
         let Config { access_times, clock, .. } = &self.core.config;

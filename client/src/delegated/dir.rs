@@ -94,7 +94,7 @@ pub(super) enum What {
     /// Tell the server what it does not know of the file of this number.
     Update(Ino),
     /// Remove the name.
-    Unlink { cred: Cred, at: Time },
+    Unlink { ino: Ino, cred: Cred, at: Time },
 }
 
 impl HeldDir {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     fn unlink(text: &str, due: Instant) -> Op {
-        let what = What::Unlink { cred: Cred::ROOT, at: Time::default() };
+        let what = What::Unlink { ino: Ino(1), cred: Cred::ROOT, at: Time::default() };
         Op { name: name(text), what, due }
     }
 

@@ -246,7 +246,8 @@ impl Delegating {
         self.take(held, name);
         self.core.files.discard(ino);
         if was_made {
-            self.push(held, name, What::Unlink { cred: cred.clone(), at }, false);
+            self.shared.table.lock().leaving.insert(ino, (held.dir.id, name.clone()));
+            self.push(held, name, What::Unlink { ino, cred: cred.clone(), at }, false);
         }
         held.state.lock().touch(-1, 0, at);
         Some(attr)
@@ -310,6 +311,16 @@ impl Delegating {
     async fn settle_handle(&self, handle: Handle) {
         if self.holds_any()
             && let Ok(open) = self.core.files.handle(handle)
+        {
+            self.settle_file(open.state.ino).await;
+        }
+    }
+
+    /// Sees to it that the server has the file of a handle.
+    async fn settle_unmade(&self, handle: Handle) {
+        if self.holds_any()
+            && let Ok(open) = self.core.files.handle(handle)
+            && open.state.lock().is_unmade
         {
             self.settle_file(open.state.ino).await;
         }
@@ -417,6 +428,7 @@ impl FileSystem for Delegating {
                     }
                     self.settle(&held, Some(&[&name])).await;
                 }
+                self.settle_removal(file.ino).await;
                 let attr = self.server().getattr(cred, node).await?;
                 self.learn(file.ino, Some(attr));
                 Ok(attr)
@@ -452,7 +464,10 @@ impl FileSystem for Delegating {
     }
 
     async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
-        self.server().readlink(cred, file).await
+        self.settle_file(file.ino).await;
+        let target = self.server().readlink(cred, file).await;
+        self.learn(file.ino, None);
+        target
     }
 
     async fn create(
@@ -574,6 +589,7 @@ impl FileSystem for Delegating {
             NodeRef::File(file) => self.held_file(file.ino).await,
             NodeRef::Dir(_) => None,
         };
+        self.settle_node(target).await;
         let mut names = vec![(to.as_ref(), name)];
         names.extend(from.as_ref().map(|(held, name)| (Some(held), name)));
         let _claim = self.claim(&names).await;
@@ -635,11 +651,7 @@ impl FileSystem for Delegating {
             self.changed(Some(held), -1, -1, None);
         }
         drop(claim);
-        let gone = {
-            let table = self.shared.table.lock();
-            table.dirs.values().find(|held| held.dir.ino == ino).cloned()
-        };
-        if let Some(gone) = gone {
+        if let Some(gone) = self.held_by_ino(ino) {
             self.forget(&gone);
             self.give_back_later(gone.run.server, gone.dir.id);
         }
@@ -679,11 +691,7 @@ impl FileSystem for Delegating {
             self.note_move(cred, (source.as_ref(), from), (target.as_ref(), to), &renamed).await;
         }
         drop(claim);
-        let gone = renamed.replaced_dir.and_then(|ino| {
-            let table = self.shared.table.lock();
-            table.dirs.values().find(|held| held.dir.ino == ino).cloned()
-        });
-        if let Some(gone) = gone {
+        if let Some(gone) = renamed.replaced_dir.and_then(|ino| self.held_by_ino(ino)) {
             self.forget(&gone);
             self.give_back_later(gone.run.server, gone.dir.id);
         }
@@ -695,11 +703,7 @@ impl FileSystem for Delegating {
         if !self.holds_any() {
             return attr;
         }
-        let held = {
-            let table = self.shared.table.lock();
-            table.dirs.values().find(|held| held.dir.ino == dir).cloned()
-        };
-        match held {
+        match self.held_by_ino(dir) {
             None => attr,
             Some(held) => {
                 let state = held.state.lock();
@@ -718,11 +722,23 @@ impl FileSystem for Delegating {
     ) -> Result<ReaddirPage> {
         if let Some(held) = self.held(dir).await {
             if let Some(page) = self.list_here(&held, (after, entries_max, plus)).await {
+                if after == 0
+                    && let Some(now) = self.client.access_time(&page.attr)
+                {
+                    held.state.lock().attr.atime = now;
+                    self.client.touch_later(cred, NodeRef::Dir(*dir), &page.attr);
+                }
                 return Ok(page);
             }
             self.settle(&held, None).await;
         }
         let mut page = self.server().readdir(cred, dir, after, entries_max, plus).await?;
+        if after == 0
+            && let Some(held) = self.held_by_ino(dir.ino)
+            && let Some(now) = self.client.access_time(&page.attr)
+        {
+            held.state.lock().attr.atime = now;
+        }
         if self.holds_any() {
             for listed in page.entries.iter_mut().filter_map(|listed| listed.entry.as_mut()) {
                 if let Some(dir) = listed.dir
@@ -737,6 +753,7 @@ impl FileSystem for Delegating {
 
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {
         let Some((held, name)) = self.held_file(file.ino).await else {
+            self.settle_removal(file.ino).await;
             return self.server().open(cred, file, access).await;
         };
         let may = Access::READ.and(Access::WRITE);
@@ -767,6 +784,8 @@ impl FileSystem for Delegating {
     }
 
     async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
+        // Its access time is the server's to keep.
+        self.settle_unmade(handle).await;
         self.server().read(handle, offset, len).await
     }
 
@@ -975,6 +994,10 @@ impl Delegating {
         renamed: &Renamed,
     ) {
         let is_within = from.0.same(to.0);
+        if let Some(held) = self.held_by_ino(renamed.moved) {
+            let mut state = held.state.lock();
+            (state.parent, state.is_known) = (to.0.ino, false);
+        }
         let moved = source.and_then(|held| self.take(held, from.1));
         let moved = match moved {
             Some(Item::File(mut file)) if is_within => {
@@ -990,11 +1013,6 @@ impl Delegating {
             },
         };
         let subdirs = i32::from(matches!(moved, Some(Item::Dir(_))));
-        if let Some(Item::Dir(dir)) = &moved
-            && let Some(held) = self.shared.table.lock().dirs.get(&dir.id)
-        {
-            held.state.lock().parent = to.0.ino;
-        }
         self.changed(source, -1, -subdirs, None);
         let Some(held) = target else { return };
         let replaced = self.take(held, to.1);

@@ -124,6 +124,19 @@ impl Delegating {
         if let Some((held, name)) = self.place_of(ino) {
             self.settle(&held, Some(&[&name])).await;
         }
+        self.settle_removal(ino).await;
+    }
+
+    /// Returns when the server knows that a file was removed, if it was.
+    pub(super) async fn settle_removal(&self, ino: Ino) {
+        let leaving = {
+            let table = self.shared.table.lock();
+            let at = table.leaving.get(&ino);
+            at.and_then(|(dir, name)| Some((table.dirs.get(dir).cloned()?, name.clone())))
+        };
+        if let Some((held, name)) = leaving {
+            self.settle(&held, Some(&[&name])).await;
+        }
     }
 
     /// Returns when nothing waits of anything.
@@ -141,7 +154,11 @@ impl Delegating {
     async fn send(&self, held: &Arc<HeldDir>, op: &Op) {
         let sent = match &op.what {
             What::Update(ino) => self.update(held, &op.name, *ino).await,
-            What::Unlink { cred, at } => self.unlink_now(held, &op.name, cred, *at).await,
+            What::Unlink { ino, cred, at } => {
+                let sent = self.unlink_now(held, &op.name, cred, *at).await;
+                self.shared.table.lock().leaving.remove(ino);
+                sent
+            }
         };
         if let Err(error) = sent {
             let ino = match op.what {

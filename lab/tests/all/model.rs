@@ -4,6 +4,7 @@
 //! `real` compares the native client and a server with the model. Here the model is compared with
 //! itself, and with file systems that have a bug.
 
+mod delegated;
 mod handles;
 mod paths;
 mod real;

@@ -135,23 +135,31 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
         for client in clients {
             client.close().await.expect("everything is flushed");
         }
-        leaves_nothing(world, case.sessions, &mine).await
+        leaves_nothing(world, case.sessions.is_limited(), &mine).await
     })
 }
 
 /// Checks that only inodes with a name are left once the clients have closed.
-async fn leaves_nothing(world: &World, sessions: Sessions, tree: &Tree) -> Result<(), Difference> {
+pub(super) async fn leaves_nothing(
+    world: &World,
+    is_limited: bool,
+    tree: &Tree,
+) -> Result<(), Difference> {
     world.reclaimed().await;
     let progress = world.fsck().await;
     same("a check when everybody has left", &progress.findings, &Vec::new())?;
     let count = |name| progress.counts.iter().find(|(other, _)| other == name).map(|(_, n)| *n);
     let counts = ["files", "directories", "orphans", "blocks_unreferenced"].map(count);
-    let above = u64::from(sessions.is_limited());
+    let above = u64::from(is_limited);
     let expected = [Some(tree.files()), Some(tree.directories() + above), Some(0), Some(0)];
     same("what is left when everybody has left", &counts, &expected)
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, left: &T, right: &T) -> Result<(), Difference> {
+pub(super) fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    left: &T,
+    right: &T,
+) -> Result<(), Difference> {
     if left == right {
         return Ok(());
     }

@@ -1,0 +1,120 @@
+//! Mounts that hold directories answer as the model does: alone, two that ask for each other's, and
+//! one beside a client that holds nothing.
+
+use std::{cell::RefCell, time::Duration};
+
+use base::Locality;
+use client::{Delegating, model::Model};
+use lab::{
+    clock::HandClock,
+    ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
+    sim::jail::Jail,
+};
+use wire::Token;
+
+use super::{
+    START, STEPS_MAX, model,
+    real::{USUAL, leaves_nothing, same},
+    tree::tree,
+    world::{Setup, in_world},
+};
+
+/// A comparison.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    setup: Setup,
+    /// Which of the two clients ask for delegations.
+    holds: [bool; 2],
+    /// The time between two steps: shorter than the time until a change is sent, or longer.
+    pause: Duration,
+    page_entries: u32,
+}
+
+const TWO: Case = Case {
+    setup: USUAL.setup,
+    holds: [true, true],
+    pause: Duration::from_millis(12),
+    page_entries: 2,
+};
+
+/// How many directories were granted, and how many asked for by others.
+type Grants = (usize, usize);
+
+fn run(
+    case: Case,
+    clients: usize,
+    steps: &[Step],
+    tallies: &mut Tallies,
+    grants: &mut Grants,
+) -> Result<(), Difference> {
+    let clock = HandClock::at(START);
+    in_world(case.setup, &clock, async |world| {
+        let token = Token::administrator();
+        let one = Delegating::new(world.client(&token, true).await, case.holds[0]);
+        let other = Delegating::new(world.client(&token, true).await, case.holds[1]);
+        let mounts = [one, other];
+        let left = mounts.clone().map(Jail::over);
+        let right: [Model; 2] = model(&clock, [true, true], 4096);
+        let rules = Rules { page_entries: (case.page_entries, 100), flush: clients > 1 };
+        let settle = async || tokio::time::sleep(case.pause).await;
+        compare(&clock, rules, (&left, &right), steps, tallies, settle).await?;
+        let (mut mine, mut models) = (tree(&left[0]).await, tree(&right[0]).await);
+        if !rules.flush {
+            (mine, models) = (mine.without_mtimes(), models.without_mtimes());
+        }
+        same("the whole tree", &mine.unlike(&models), &models.unlike(&mine))?;
+        let looker = Jail::over(world.client(&token, true).await);
+        let mut seen = tree(&looker).await;
+        if !rules.flush {
+            seen = seen.without_mtimes();
+        }
+        same("the tree for others", &seen.unlike(&mine), &mine.unlike(&seen))?;
+        drop((left, looker));
+        for mount in &mounts {
+            let (granted, recalled) = mount.grants_and_recalls();
+            *grants = (grants.0 + granted, grants.1 + recalled);
+            mount.close().await.expect("everything is flushed");
+        }
+        leaves_nothing(world, false, &mine).await
+    })
+}
+
+fn answers_as_the_model(cases: &[Case], sequences: u32, clients: usize) {
+    let (tallies, grants) = (RefCell::new(Tallies::new()), RefCell::new((0, 0)));
+    for case in cases {
+        let found = search(sequences, clients, STEPS_MAX, |steps| {
+            let (tallies, grants) = (&mut *tallies.borrow_mut(), &mut *grants.borrow_mut());
+            run(*case, clients, steps, tallies, grants)
+        });
+        assert!(found.is_none(), "{case:?}\n{}", found.expect("checked"));
+    }
+    for (kind, tally) in tallies.borrow().iter() {
+        let Tally { done, refused, skipped } = tally;
+        println!("{kind:12} done={done} refused={refused} skipped={skipped}");
+        assert!(*done > 0, "{kind} was never done");
+    }
+    let (granted, recalled) = *grants.borrow();
+    println!("granted={granted} recalled={recalled}");
+    assert!(granted > 0 && recalled > 0, "nothing was held, or nothing asked for");
+}
+
+#[test]
+fn a_mount_alone_answers_as_the_model() {
+    let longer = Case { pause: Duration::from_millis(40), ..TWO };
+    let small = Case { setup: Setup { inline_bytes_max: 0, ..TWO.setup }, ..TWO };
+    answers_as_the_model(&[TWO, longer, small], 200, 1);
+}
+
+#[test]
+fn mounts_that_hold_directories_answer_as_the_model() {
+    let one = Case { holds: [true, false], ..TWO };
+    let pages = Case { page_entries: 100, ..TWO };
+    let subtrees = Case { setup: Setup { locality: Locality::Subtree, ..TWO.setup }, ..TWO };
+    answers_as_the_model(&[TWO, one, pages, subtrees], 200, 2);
+}
+
+#[test]
+fn mounts_of_several_servers_that_hold_directories_answer_as_the_model() {
+    let cluster = Case { setup: Setup { servers: 3, ..TWO.setup }, ..TWO };
+    answers_as_the_model(&[cluster], 60, 2);
+}
