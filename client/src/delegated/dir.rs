@@ -152,7 +152,7 @@ impl State {
     pub(super) fn touch(&mut self, names: i64, subdirs: i32, at: Time) {
         self.attr.size = self.attr.size.saturating_add_signed(names);
         self.attr.nlink = self.attr.nlink.saturating_add_signed(subdirs);
-        let at = at.max(self.attr.mtime).max(self.attr.ctime);
+        let at = at.max(self.attr.ctime);
         (self.attr.mtime, self.attr.ctime) = (at, at);
     }
 

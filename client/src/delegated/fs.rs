@@ -667,9 +667,8 @@ impl FileSystem for Delegating {
     ) -> Result<Renamed> {
         let (mut source, mut target) = (self.held(from.0).await, self.held(to.0).await);
         if mode == RenameMode::Exchange {
-            for held in [&source, &target].into_iter().flatten() {
-                self.give_back(held).await;
-            }
+            // Either of the two may be a directory that is held. Hardly anybody exchanges any.
+            self.give_back_everything().await;
             (source, target) = (None, None);
         }
         if target.is_none() {

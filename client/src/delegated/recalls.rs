@@ -14,6 +14,7 @@ use std::{
 };
 
 use base::{DirId, Time};
+use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 use wire::{Recalled, Reply, Request, Return};
 
@@ -203,6 +204,12 @@ impl Delegating {
             }
             changed.await;
         }
+    }
+
+    /// Gives everything back, and returns when that is done.
+    pub(super) async fn give_back_everything(&self) {
+        let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
+        join_all(dirs.iter().map(|held| self.give_back(held))).await;
     }
 
     async fn give_back_now(&self, held: &Arc<HeldDir>) {

@@ -277,7 +277,7 @@ impl Txn<'_> {
         let times = &mut dir.content.times;
         // Changes that a session has made in a directory that it holds come in any order.
         let is_held = self.held.is_some_and(|held| held.dir.is_some());
-        let at = if is_held { self.now.max(times.mtime).max(times.ctime) } else { self.now };
+        let at = if is_held { self.now.max(times.ctime) } else { self.now };
         (times.mtime, times.ctime) = (at, at);
     }
 
