@@ -69,6 +69,7 @@ struct Shared {
 struct Counters {
     granted: AtomicUsize,
     recalled: AtomicUsize,
+    lost: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -116,8 +117,14 @@ impl Delegating {
     /// How many directories were granted, and how many of them somebody else has asked for.
     #[must_use]
     pub fn grants_and_recalls(&self) -> (usize, usize) {
-        let Counters { granted, recalled } = &self.shared.counters;
+        let Counters { granted, recalled, .. } = &self.shared.counters;
         (granted.load(Ordering::Relaxed), recalled.load(Ordering::Relaxed))
+    }
+
+    /// How many changes were answered and are lost.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.shared.counters.lost.load(Ordering::Relaxed)
     }
 
     /// Whether anything is held.

@@ -67,6 +67,9 @@ struct Sim {
     /// Have clients watch a directory.
     #[arg(long, conflicts_with = "crowd")]
     watch: bool,
+    /// Have mounts that hold directories.
+    #[arg(long, conflicts_with_all = ["crowd", "watch"])]
+    delegations: bool,
     /// Give servers one to three cores, and let some be away for longer than a lease.
     #[arg(long)]
     wide: bool,
@@ -124,11 +127,12 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let Sim { trace: print, calm, servers, crowd, watch, wide, full, .. } = *args;
-    let about = match (crowd, watch) {
-        (true, _) => About::Crowd,
-        (false, true) => About::Watch,
-        (false, false) => About::Everything,
+    let Sim { trace: print, calm, servers, crowd, watch, delegations, wide, full, .. } = *args;
+    let about = match (crowd, watch, delegations) {
+        (true, _, _) => About::Crowd,
+        (false, true, _) => About::Watch,
+        (false, false, true) => About::Delegations,
+        (false, false, false) => About::Everything,
     };
     let options = Options { bug, print, calm, servers, about, wide, full };
     if let Some(seed) = args.seed {

@@ -308,6 +308,7 @@ impl Delegating {
     fn failed(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Option<Ino>, error: &Error) {
         tracing::error!(%name, dir = held.dir.ino.0, %error, "a change that was made here is lost");
         self.core.files.has_lost(ino);
+        self.shared.counters.lost.fetch_add(1, Ordering::Relaxed);
         if let Some(ino) = ino {
             let pos = self.pos(name);
             let is_gone = {
@@ -346,6 +347,7 @@ impl Delegating {
             );
             self.core.files.has_lost(None);
         }
+        self.shared.counters.lost.fetch_add(lost.len(), Ordering::Relaxed);
         self.counted(lost.len());
         self.forget(held);
         // Should the server think otherwise, it is told.

@@ -40,6 +40,20 @@ impl<F: FileSystem> Jail<F> {
         Ok(jail)
     }
 
+    /// Finds the directory `name` in the root, which another client has made, and makes a jail of
+    /// it.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub async fn find(inner: F, name: &EntryName) -> anyhow::Result<Jail<F>> {
+        let top = inner.root().0;
+        let entry = inner.lookup(&Cred::ROOT, &top, name).await?;
+        let Some(root) = entry.dir else { anyhow::bail!("it is no directory") };
+        let mut jail = Jail { inner, root, attr: entry.attr, has_times: false };
+        jail.attr = jail.shown(entry.attr);
+        Ok(jail)
+    }
+
     fn shown(&self, attr: Attr) -> Attr {
         let never = Time::default();
         match self.has_times {

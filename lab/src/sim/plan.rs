@@ -81,6 +81,8 @@ pub enum About {
     Crowd,
     /// The change feed.
     Watch,
+    /// Directories that mounts hold.
+    Delegations,
 }
 
 impl About {
@@ -91,6 +93,7 @@ impl About {
             About::Everything => "",
             About::Crowd => " --crowd",
             About::Watch => " --watch",
+            About::Delegations => " --delegations",
         }
     }
 }
@@ -265,6 +268,16 @@ impl Plan {
             About::Everything => Plan::draw(seed, servers),
             About::Crowd => Plan::draw_crowd(seed, servers),
             About::Watch => Plan { about, ..Plan::draw(seed, servers) },
+            // Nothing is granted where each answer is durable, nor below a quota.
+            About::Delegations => Plan {
+                about,
+                durability: Durability::Relaxed,
+                power_cuts: false,
+                volatile_blocks: false,
+                trash: false,
+                quotas: Quotas::None,
+                ..Plan::draw(seed, servers)
+            },
         }
     }
 

@@ -30,6 +30,8 @@ pub enum Kind {
     Full,
     /// A world about the change feed.
     Watch,
+    /// A world about directories that mounts hold.
+    Held,
 }
 
 /// A line of the table.
@@ -65,7 +67,8 @@ impl Planted {
             "crowd" => Kind::Crowd,
             "full" => Kind::Full,
             "watch" => Kind::Watch,
-            other => bail!("a world is plain, crowd, full or watch, not {other}"),
+            "held" => Kind::Held,
+            other => bail!("a world is plain, crowd, full, watch or held, not {other}"),
         };
         ensure!(!rest.is_empty(), "a word of the failure is missing");
         Ok(Planted {
@@ -85,6 +88,7 @@ impl Planted {
             Kind::Crowd => "crowd",
             Kind::Full => "full",
             Kind::Watch => "watch",
+            Kind::Held => "held",
         };
         let bug = format!("{bug:?}");
         format!("{bug:<21} {servers} {kind:<5} {seed:<4} {within:<4} {word}")
@@ -104,6 +108,7 @@ impl Planted {
                 Kind::Plain | Kind::Full => About::Everything,
                 Kind::Crowd => About::Crowd,
                 Kind::Watch => About::Watch,
+                Kind::Held => About::Delegations,
             };
             run(seed, Options { bug, servers, about, full, ..Options::default() })?;
             Ok(())

@@ -9,6 +9,7 @@ mod checks;
 mod contents;
 mod crossed;
 mod crowd;
+mod delegated;
 pub mod filled;
 mod linear;
 mod locks;
@@ -78,6 +79,12 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             ]);
         }
         About::Watch => return Ok(vec![Work::new("watched", watched::set_up(world).await?)]),
+        About::Delegations => {
+            return Ok(vec![
+                Work::new("delegated", delegated::set_up(world, 0).await?),
+                Work::new("delegated", delegated::set_up(world, 1).await?),
+            ]);
+        }
     }
     let mut works = vec![Work::new("lost", lost::set_up(world, 0).await?)];
     if world.plan().quotas != Quotas::None && !world.random("limits").one_in(3) {

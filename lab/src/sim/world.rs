@@ -14,7 +14,7 @@ use wire::{Join, Token, XattrMode};
 
 use super::{
     clock::SimClock,
-    network::Network,
+    network::{Network, Place},
     plan::{Plan, Special},
     random::SimRandom,
     server::{Host, SIGNING_KEY, address_of},
@@ -127,6 +127,13 @@ pub struct Counts {
     /// Comparisons with the model that ended early, because a removed file lived on after a
     /// restart.
     pub models_ended: u64,
+    /// Directories that mounts were granted.
+    pub granted: u64,
+    /// Of these, those that others asked for.
+    pub recalled: u64,
+    /// Comparisons with the model that ended early, because a mount that could not be reached has
+    /// lost a directory.
+    pub taken_back: u64,
     /// Files and directories found in the trash.
     pub thrown: u64,
     /// Changes that watchers were told of, and gaps.
@@ -457,6 +464,12 @@ impl World {
 }
 
 impl Machine {
+    /// The machine, as the network knows it.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place::Client(self.number)
+    }
+
     /// Closes the client.
     ///
     /// # Errors
@@ -531,6 +544,9 @@ impl Counts {
         self.locks_awaited += other.locks_awaited;
         self.locks_late += other.locks_late;
         self.thrown += other.thrown;
+        self.granted += other.granted;
+        self.recalled += other.recalled;
+        self.taken_back += other.taken_back;
         self.watched += other.watched;
         self.gaps += other.gaps;
         self.histories += other.histories;

@@ -17,6 +17,8 @@ const SEEDS: u64 = 1000;
 const CLUSTER_SEEDS: u64 = 160;
 const CROWD_SEEDS: u64 = 20;
 const WATCH_SEEDS: u64 = 100;
+/// Worlds about directories that mounts hold, for each number of servers.
+const DELEGATION_SEEDS: u64 = 40;
 
 /// The real time, to print how long tests take.
 #[expect(clippy::disallowed_methods, reason = "no result depends on it")]
@@ -206,6 +208,26 @@ fn every_watch_tells_what_has_changed() {
     }
 }
 
+#[test]
+fn every_mount_that_holds_directories_answers_as_the_model() {
+    for servers in 1..=3 {
+        let start = 1000 * u64::from(servers);
+        let options =
+            Options { servers: Some(servers), about: About::Delegations, ..Options::default() };
+        let what = format!("delegations of {servers} servers");
+        let sum = sum_of(&what, start..start + DELEGATION_SEEDS, options);
+        assert!(sum.granted > DELEGATION_SEEDS, "only {} directories are granted", sum.granted);
+        assert!(sum.recalled > DELEGATION_SEEDS / 2, "only {} are recalled", sum.recalled);
+        assert!(sum.taken_back < DELEGATION_SEEDS, "{} mounts have lost some", sum.taken_back);
+        assert_happened(&[
+            ("kills", sum.kills),
+            ("cut connections", sum.cuts),
+            ("walls", sum.walls),
+            ("retries", sum.retries),
+        ]);
+    }
+}
+
 macro_rules! finds {
     ($($name:ident: $bug:ident,)*) => {
         $(#[test]
@@ -278,6 +300,9 @@ finds! {
     it_finds_that_a_late_look_up_is_taken: LateLookupTaken,
     it_finds_that_a_feed_keeps_its_run: FeedRunKept,
     it_finds_that_participants_are_not_watched: ParticipantUnwatched,
+    it_finds_that_a_recall_is_not_awaited: RecallNotAwaited,
+    it_finds_that_holders_are_forgotten: HoldersForgotten,
+    it_finds_that_a_late_change_is_taken: LateChangeTaken,
     it_finds_that_a_server_without_room_is_ignored: NoRoomIgnored,
     it_finds_a_layout_that_is_published_early: LayoutPublishedEarly,
     it_finds_changes_that_are_not_sent_again: ChangesForgotten,

@@ -35,7 +35,7 @@ pub(super) async fn set_up(
     let clock = HandClock::at(1_000_000);
     let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, kernel_checks);
     let model = [Jail::make(model, &name).await?];
-    let steps = draw(&random)?;
+    let steps = draw(&random, 1)?;
     let (world, client) = (world.clone(), machine.client.clone());
     Ok(async move {
         let rules = Rules { page_entries: (2, 100), ..Rules::default() };
@@ -67,7 +67,7 @@ pub(super) async fn set_up(
 
 /// Whether the model no longer has the file, and the server still treats it as any other. The
 /// server may then fail too, for another reason.
-fn lives_on(difference: &Difference) -> bool {
+pub(super) fn lives_on(difference: &Difference) -> bool {
     let does = match *difference.left {
         Answer::Failed(error) => error != FsError::Io,
         Answer::Broken(_) | Answer::Skipped => false,
@@ -76,9 +76,10 @@ fn lives_on(difference: &Difference) -> bool {
     *difference.right == Answer::Failed(FsError::Stale) && does
 }
 
-fn draw(random: &SimRandom) -> anyhow::Result<Vec<Step>> {
+pub(super) fn draw(random: &SimRandom, clients: usize) -> anyhow::Result<Vec<Step>> {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &random.bytes(32));
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let drawn = steps(1, STEPS).new_tree(&mut runner).map_err(|reason| anyhow!("{reason}"))?;
+    let drawn =
+        steps(clients, STEPS).new_tree(&mut runner).map_err(|reason| anyhow!("{reason}"))?;
     Ok(drawn.current())
 }
