@@ -161,15 +161,17 @@ impl Core {
             match answer {
                 Answer::Done(reply) => {
                     let run = Run { server: ticket.channel().server, incarnation, life };
-                    return Ok(Done { reply, version, run, dirs: Vec::new(), grant: None });
+                    let dirs = Vec::new();
+                    return Ok(Done { reply, version, run, dirs, grant: None, is_noted: false });
                 }
                 Answer::Noted(Noted { dirs, reply }) => {
                     let run = Run { server: ticket.channel().server, incarnation, life };
-                    return Ok(Done { reply, version, run, dirs, grant: None });
+                    return Ok(Done { reply, version, run, dirs, grant: None, is_noted: true });
                 }
                 Answer::Granted(Granted { grant, noted: Noted { dirs, reply } }) => {
                     let run = Run { server: ticket.channel().server, incarnation, life };
-                    return Ok(Done { reply, version, run, dirs, grant: Some(grant) });
+                    let grant = Some(grant);
+                    return Ok(Done { reply, version, run, dirs, grant, is_noted: true });
                 }
                 Answer::Failed(error) => return Err(error.into()),
                 Answer::Refused(reason) => {
@@ -200,8 +202,7 @@ impl Core {
                     return Err(Failure::StaleCache);
                 }
                 Answer::Retry(Retry::StaleDir) => return Err(Failure::StaleDir),
-                // Others have the directory: as if the session that held it were gone.
-                Answer::Retry(Retry::NotHeld) => return Err(Error::SessionLost.into()),
+                Answer::Retry(Retry::NotHeld) => return Err(Failure::NotHeld),
                 Answer::Retry(Retry::Coordinate) => {
                     let route = Route::Shard(ShardId(0));
                     if ticket.route() == route {

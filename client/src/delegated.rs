@@ -41,6 +41,8 @@ use crate::{Client, runs::Run};
 
 /// Most directories that are held. The server has a limit of its own.
 const DIRS_MAX: usize = 16_384;
+/// Most files in them. Beyond that, directories that nobody works in are given back.
+const FILES_MAX: usize = 1 << 19;
 /// Most changes that wait to be sent. At this many, programs wait.
 const QUEUED_MAX: usize = 4096;
 
@@ -88,6 +90,13 @@ struct Table {
     /// Directories to be given back that nobody works in.
     returns: Vec<(u16, DirId)>,
     is_returning: bool,
+}
+
+impl Table {
+    /// Whether nothing more should be held.
+    fn is_full(&self) -> bool {
+        self.dirs.len() >= DIRS_MAX || self.files.len() >= FILES_MAX
+    }
 }
 
 impl Deref for Delegating {
@@ -177,8 +186,10 @@ impl Delegating {
         asked: (Run, Lease),
     ) {
         let (run, lease) = asked;
+        let clock = self.now();
         let mut table = self.shared.table.lock();
-        if table.touched.contains(&dir.id) || table.dirs.len() >= DIRS_MAX {
+        let is_returned = table.returns.contains(&(run.server, dir.id));
+        if table.touched.contains(&dir.id) || is_returned || table.is_full() {
             drop(table);
             return self.give_back_later(run.server, dir.id);
         }
@@ -187,6 +198,7 @@ impl Delegating {
         table.by_ino.insert(dir.ino, dir.id);
         let known = table.leases.entry(run.server).or_insert(lease);
         known.extend(lease);
+        known.hears(grant.now, clock);
         let polls = std::mem::replace(&mut known.polls, true);
         drop(table);
         self.shared.counters.granted.fetch_add(1, Ordering::Relaxed);
@@ -203,11 +215,16 @@ impl Delegating {
         }
     }
 
-    /// Puts something under a name of a held directory.
+    /// Puts something under a name of a held directory, if it is held still.
     fn put(&self, held: &HeldDir, name: &EntryName, item: Item) {
         let (pos, ino, is_file) = (self.pos(name), item.ino(), matches!(item, Item::File(_)));
         let mut table = self.shared.table.lock();
-        held.state.lock().put(pos, name.clone(), item);
+        let mut state = held.state.lock();
+        if state.phase != dir::Phase::Held {
+            return;
+        }
+        state.put(pos, name.clone(), item);
+        drop(state);
         if is_file {
             table.files.insert(ino, (held.dir.id, name.clone()));
             drop(table);
@@ -220,7 +237,9 @@ impl Delegating {
         let pos = self.pos(name);
         let mut table = self.shared.table.lock();
         let item = held.state.lock().take(pos, name)?;
-        if let Item::File(file) = &item {
+        if let Item::File(file) = &item
+            && table.files.get(&file.attr.ino).is_some_and(|(dir, _)| *dir == held.dir.id)
+        {
             table.files.remove(&file.attr.ino);
             drop(table);
             self.core.files.is_held(file.attr.ino, None);
@@ -237,6 +256,23 @@ impl Delegating {
         self.core.config.clock.now()
     }
 
+    /// The present time at a server, or a little before.
+    fn now_at(&self, server: u16) -> Time {
+        let now = self.now();
+        let lease = self.shared.table.lock().leases.get(&server).copied();
+        lease.map_or(now, |lease| lease.time_of(now))
+    }
+
+    /// What is sent of a file stands on the delegation from now on, if the directory is held still.
+    fn is_held(&self, held: &HeldDir, ino: Ino) {
+        let table = self.shared.table.lock();
+        let known = table.dirs.get(&held.dir.id);
+        let is_there = known.is_some_and(|known| std::ptr::eq(&raw const **known, held));
+        if is_there && held.state.lock().phase == dir::Phase::Held {
+            self.core.files.is_held(ino, Some(held.dir.id));
+        }
+    }
+
     /// A directory is held no more, and nothing of it waits to be sent.
     fn forget(&self, held: &HeldDir) {
         let mut table = self.shared.table.lock();
@@ -245,10 +281,23 @@ impl Delegating {
             table.dirs.remove(&held.dir.id);
             table.by_ino.remove(&held.dir.ino);
         }
-        table.files.retain(|_, (dir, _)| *dir != held.dir.id);
-        table.leaving.retain(|_, (dir, _)| *dir != held.dir.id);
-        held.state.lock().phase = dir::Phase::Over;
+        let files = {
+            let mut state = held.state.lock();
+            state.phase = dir::Phase::Over;
+            state.files()
+        };
+        for ino in &files {
+            if table.files.get(ino).is_some_and(|(dir, _)| *dir == held.dir.id) {
+                table.files.remove(ino);
+            }
+        }
+        if !table.leaving.is_empty() {
+            table.leaving.retain(|_, (dir, _)| *dir != held.dir.id);
+        }
         drop(table);
+        files.into_iter().for_each(|ino| {
+            self.core.files.is_held(ino, None);
+        });
         held.changed.notify_waiters();
         self.shared.changed.notify_waiters();
     }

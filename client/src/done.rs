@@ -20,6 +20,8 @@ pub(crate) struct Done {
     pub(crate) dirs: Vec<Attr>,
     /// A delegation of the directory that the request has made.
     pub(crate) grant: Option<Grant>,
+    /// Whether the answer came with what a mount notes: it is not a repeated one.
+    pub(crate) is_noted: bool,
 }
 
 /// Why a call did not succeed.
@@ -34,6 +36,8 @@ pub(crate) enum Failure {
     /// The asked partition of a directory does not exist, or no longer has what it was asked for.
     /// Only requests to a partition, not to a name in it, fail so.
     StaleLayout(LayoutNews),
+    /// The request stood on a delegation that has ended.
+    NotHeld,
 }
 
 impl From<Error> for Failure {
@@ -56,6 +60,8 @@ impl Failure {
             Failure::StaleCache | Failure::StaleDir | Failure::StaleLayout(_) => {
                 Error::Fs(FsError::Stale)
             }
+            // As if the session that held it were gone.
+            Failure::NotHeld => Error::SessionLost,
         }
     }
 }

@@ -56,14 +56,18 @@ impl Tries {
             // The file that was found has lost its name since; another may have it.
             Failure::Error(Error::Fs(FsError::Stale)) if self.made < TRIES_MAX => Ok(()),
             Failure::Error(error) => Err(error),
-            Failure::StaleCache | Failure::StaleDir | Failure::StaleLayout(_)
+            Failure::StaleCache
+            | Failure::StaleDir
+            | Failure::StaleLayout(_)
+            | Failure::NotHeld
                 if self.made < TRIES_MAX =>
             {
                 Ok(())
             }
-            Failure::StaleCache | Failure::StaleDir | Failure::StaleLayout(_) => {
-                Err(FsError::Stale.into())
-            }
+            Failure::StaleCache
+            | Failure::StaleDir
+            | Failure::StaleLayout(_)
+            | Failure::NotHeld => Err(FsError::Stale.into()),
         }
     }
 }

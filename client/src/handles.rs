@@ -190,7 +190,12 @@ impl FileSystem for Client {
                 Ok(()) => return Ok(entry),
                 Err(Failure::Error(error)) => return Err(error),
                 // The node was removed, or replaced, since it was found.
-                Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => {}
+                Err(
+                    Failure::StaleDir
+                    | Failure::StaleCache
+                    | Failure::StaleLayout(_)
+                    | Failure::NotHeld,
+                ) => {}
             }
         }
         Err(FsError::Stale.into())

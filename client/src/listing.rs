@@ -301,7 +301,12 @@ impl Client {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(Failure::Error(error))) => Err(error),
                 Err(_)
-                | Ok(Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_))) => {
+                | Ok(Err(
+                    Failure::StaleDir
+                    | Failure::StaleCache
+                    | Failure::StaleLayout(_)
+                    | Failure::NotHeld,
+                )) => {
                     *shown = None;
                     Ok(())
                 }

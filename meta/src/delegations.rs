@@ -83,9 +83,19 @@ struct Holder {
     dirs: BTreeSet<DirId>,
     /// Those that the session is to give back.
     recalled: BTreeSet<DirId>,
+    /// Those that were taken from it, until it says that it knows.
+    revoked: BTreeSet<DirId>,
+    /// When the session last asked for news.
+    asked: Option<Instant>,
     /// Whether the session was not told of some of them.
     is_news: bool,
     told: Arc<Notify>,
+}
+
+impl Holder {
+    fn is_empty(&self) -> bool {
+        self.dirs.is_empty() && self.revoked.is_empty()
+    }
 }
 
 impl Delegations {
@@ -129,6 +139,45 @@ impl Delegations {
         self.count.store(table.dirs.len(), Ordering::Release);
     }
 
+    /// A directory is taken from a session, which is told so. Returns whether it had it.
+    pub(crate) fn revoke(&self, dir: DirId, session: SessionId) -> bool {
+        {
+            let mut table = self.table.lock();
+            let is_held = table.dirs.get(&dir).is_some_and(|holding| holding.session == session);
+            if is_held && let Some(holder) = table.sessions.get_mut(&session) {
+                holder.revoked.insert(dir);
+                holder.is_news = true;
+                holder.told.notify_waiters();
+            }
+        }
+        self.end(dir, session)
+    }
+
+    /// A session says that it does not have a directory any more, or knows that it was taken.
+    /// Returns whether it had it.
+    pub(crate) fn given_back(&self, dir: DirId, session: SessionId) -> bool {
+        {
+            let mut table = self.table.lock();
+            if let Some(holder) = table.sessions.get_mut(&session) {
+                holder.revoked.remove(&dir);
+                if holder.is_empty() {
+                    table.sessions.remove(&session);
+                }
+            }
+        }
+        self.end(dir, session)
+    }
+
+    /// A session is over. Returns what it held.
+    pub(crate) fn end_session(&self, session: SessionId) -> Vec<DirId> {
+        let dirs = self.of_session(session);
+        dirs.iter().for_each(|dir| {
+            self.end(*dir, session);
+        });
+        self.table.lock().sessions.remove(&session);
+        dirs
+    }
+
     /// A directory is not held by `session` any more. Returns whether it was.
     pub(crate) fn end(&self, dir: DirId, session: SessionId) -> bool {
         let mut table = self.table.lock();
@@ -139,7 +188,7 @@ impl Delegations {
         if let Some(holder) = table.sessions.get_mut(&session) {
             holder.dirs.remove(&dir);
             holder.recalled.remove(&dir);
-            if holder.dirs.is_empty() {
+            if holder.is_empty() {
                 holder.told.notify_waiters();
                 table.sessions.remove(&session);
             }
@@ -159,15 +208,24 @@ impl Delegations {
             .map_or(Vec::new(), |holder| holder.dirs.iter().copied().collect())
     }
 
-    /// The directories that a session is to give back, if it was not told of some of them, or if
-    /// `all` are asked for.
-    pub(crate) fn recalled_from(&self, session: SessionId, all: bool) -> Vec<DirId> {
+    /// The directories that a session is to give back, and those that were taken from it, if it was
+    /// not told of some of them, or if `all` are asked for.
+    pub(crate) fn recalled_from(&self, session: SessionId, all: bool) -> (Vec<DirId>, Vec<DirId>) {
         let mut table = self.table.lock();
-        let Some(holder) = table.sessions.get_mut(&session) else { return Vec::new() };
+        let Some(holder) = table.sessions.get_mut(&session) else { return Default::default() };
+        holder.asked = Some(Instant::now());
         if !std::mem::take(&mut holder.is_news) && !all {
-            return Vec::new();
+            return Default::default();
         }
-        holder.recalled.iter().copied().collect()
+        let list = |dirs: &BTreeSet<DirId>| dirs.iter().copied().collect();
+        (list(&holder.recalled), list(&holder.revoked))
+    }
+
+    /// Time since a session last asked for news. `None`: it never has since the server started.
+    fn silence_of(&self, session: SessionId) -> Option<Duration> {
+        let table = self.table.lock();
+        let asked = table.sessions.get(&session)?.asked?;
+        Some(asked.elapsed())
     }
 
     /// Where a session is told that there are directories to give back; `None` when there are some
@@ -263,16 +321,31 @@ mod tests {
         held.grant(DirId(7), ONE);
         held.grant(DirId(8), ONE);
         assert!(held.any() && held.holder(DirId(7)) == Some(ONE));
-        assert!(held.recalled_from(ONE, true).is_empty());
+        let recalled = |all| held.recalled_from(ONE, all).0;
+        assert!(recalled(true).is_empty());
         assert!(held.recall(DirId(7)) && held.recall(DirId(7)));
-        assert_eq!(held.recalled_from(ONE, false), [DirId(7)]);
-        assert!(held.recalled_from(ONE, false).is_empty(), "it was told");
-        assert_eq!(held.recalled_from(ONE, true), [DirId(7)], "the answer may be lost");
+        assert_eq!(recalled(false), [DirId(7)]);
+        assert!(recalled(false).is_empty(), "it was told");
+        assert_eq!(recalled(true), [DirId(7)], "the answer may be lost");
         assert!(!held.end(DirId(7), OTHER));
         assert!(held.end(DirId(7), ONE) && !held.end(DirId(7), ONE));
-        assert!(held.recalled_from(ONE, true).is_empty());
+        assert!(recalled(true).is_empty());
         assert_eq!(held.of_session(ONE), [DirId(8)]);
         assert!(held.end(DirId(8), ONE) && !held.any());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_taken_is_told_until_the_session_knows() {
+        let held = Delegations::default();
+        held.grant(DirId(7), ONE);
+        held.recall(DirId(7));
+        assert!(!held.revoke(DirId(7), OTHER) && held.revoke(DirId(7), ONE));
+        assert!(!held.any() && held.holder(DirId(7)).is_none());
+        for all in [false, true] {
+            assert_eq!(held.recalled_from(ONE, all), (Vec::new(), vec![DirId(7)]));
+        }
+        assert!(!held.given_back(DirId(7), ONE));
+        assert_eq!(held.recalled_from(ONE, true), Default::default());
     }
 
     #[tokio::test(start_paused = true)]
@@ -285,7 +358,7 @@ mod tests {
         };
         let gives_back = async {
             tokio::task::yield_now().await;
-            assert_eq!(held.recalled_from(ONE, false), [DirId(7)]);
+            assert_eq!(held.recalled_from(ONE, false).0, [DirId(7)]);
             held.end(DirId(7), ONE);
         };
         tokio::join!(waits, gives_back);

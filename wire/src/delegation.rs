@@ -96,6 +96,9 @@ codec! {
     pub struct Recalled {
         /// The directories. None: nobody asks for any, and the client asks again.
         pub dirs: Vec<DirId>,
+        /// Directories that were taken from the session; what it has not sent is lost. The server
+        /// says so until they are given back, too.
+        pub revoked: Vec<DirId>,
         /// The server's clock.
         pub now: Time,
     }

@@ -231,7 +231,12 @@ impl Client {
                 Reply::Data(bytes) => Ok(Some(bytes)),
                 _ => Err(unexpected()),
             },
-            Err(Failure::StaleDir | Failure::StaleCache | Failure::StaleLayout(_)) => Ok(None),
+            Err(
+                Failure::StaleDir
+                | Failure::StaleCache
+                | Failure::StaleLayout(_)
+                | Failure::NotHeld,
+            ) => Ok(None),
             Err(Failure::Error(error)) => {
                 if matches!(error, Error::Fs(_)) {
                     let said = "the server cannot read a block; its log says why";

@@ -173,16 +173,18 @@ impl Files {
         Some(state)
     }
 
-    /// Forgets what was written to a file that nobody has open, and that is removed.
-    pub(crate) fn discard(&self, ino: Ino) {
+    /// Forgets what was written to a file that nobody has open, and that is removed. `never_made`:
+    /// the server has never heard of it, and never will.
+    pub(crate) fn discard(&self, ino: Ino, never_made: bool) {
         let Some(state) = self.state(ino) else { return };
         let mut inner = state.lock();
         let bytes = inner.discard();
-        let is_unmade = std::mem::take(&mut inner.is_unmade);
+        if never_made {
+            inner.is_unmade = false;
+        }
         drop(inner);
         self.budget.give_back(bytes);
-        if is_unmade {
-            // The server has never heard of it.
+        if never_made {
             self.table.lock().files.remove(&ino);
         }
         state.flushed.notify_waiters();

@@ -567,7 +567,7 @@ impl Inner {
 
     /// The session is gone, and with it what was not sent; how many bytes that were.
     pub(crate) fn lose(&mut self) -> u64 {
-        self.lost = true;
+        (self.lost, self.is_unmade) = (true, false);
         self.lose_unsent()
     }
 

@@ -47,7 +47,7 @@ impl Files {
     }
 
     /// Something is gone that was answered and that no handle can report.
-    pub(super) fn note_loss(&self) {
+    pub(crate) fn note_loss(&self) {
         self.stability.forgotten.store(true, Ordering::Release);
     }
 

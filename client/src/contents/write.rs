@@ -379,7 +379,15 @@ impl Client {
             let held = |dir| Held { dir: Some(dir), at, ino: None, wants: false };
             inner.held.map_or(Stand::NONE, |dir| Stand::on(held(dir)))
         };
-        let written = self.core.call(cred, home, Request::Write(write), stand).await;
+        let written = self.core.call(cred, home, Request::Write(write.clone()), stand).await;
+        let written = match written {
+            Err(Failure::NotHeld) => {
+                // The file is there: what was written is not lost with the directory.
+                state.lock().held = None;
+                self.core.call(cred, home, Request::Write(write), Stand::NONE).await
+            }
+            written => written,
+        };
         match written.map_err(Failure::by_handle)?.reply {
             Reply::Written(written) => Ok(written.attr),
             _ => Err(unexpected()),

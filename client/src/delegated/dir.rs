@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::{Attr, Cred, EntryName, HashSet, Ino, Time};
+use base::{Attr, Cred, EntryName, HashMap, HashSet, Ino, Time};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{DirRef, Grant};
@@ -52,8 +52,12 @@ pub(super) struct State {
     inos: (Ino, u16),
     is_asking: bool,
     queue: VecDeque<Op>,
-    /// Names with a change on its way.
-    busy: HashSet<EntryName>,
+    /// Names with a change on its way, and its number.
+    busy: HashMap<EntryName, u64>,
+    /// Number of the last change.
+    numbered: u64,
+    /// Counts everything that happens here: an answer that was asked for before is old.
+    pub(super) changes: u64,
     /// Names of which somebody sends a change itself.
     claimed: HashSet<EntryName>,
     /// A task looks at the queue when its first change is old enough.
@@ -87,6 +91,8 @@ pub(super) struct Op {
     pub(super) what: What,
     /// Not before this time: more may come to it.
     pub(super) due: Instant,
+    /// Changes are numbered in the order in which they came.
+    pub(super) number: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -109,7 +115,9 @@ impl HeldDir {
             inos: (grant.inos.first, grant.inos.count),
             is_asking: false,
             queue: VecDeque::new(),
-            busy: HashSet::default(),
+            busy: HashMap::default(),
+            numbered: 0,
+            changes: 0,
             claimed: HashSet::default(),
             is_timed: false,
         };
@@ -131,10 +139,12 @@ impl State {
     }
 
     pub(super) fn put(&mut self, pos: u64, name: EntryName, item: Item) {
+        self.changes += 1;
         self.names.insert((pos, name), item);
     }
 
     pub(super) fn take(&mut self, pos: u64, name: &EntryName) -> Option<Item> {
+        self.changes += 1;
         self.names.remove(&(pos, name.clone()))
     }
 
@@ -144,12 +154,20 @@ impl State {
 
     /// The names after a position, in the order of listings.
     pub(super) fn names_after(&self, after: u64) -> impl Iterator<Item = (u64, &EntryName, &Item)> {
-        let names = self.names.iter().skip_while(move |((pos, _), _)| *pos <= after);
-        names.map(|((pos, name), item)| (*pos, name, item))
+        let least = EntryName::new(&[1]).expect("one byte that is not zero is a name");
+        let from = (after.saturating_add(1), least);
+        self.names.range(from..).map(|((pos, name), item)| (*pos, name, item))
+    }
+
+    /// Inode numbers of all files.
+    pub(super) fn files(&self) -> Vec<Ino> {
+        let files = self.names.values().filter(|item| matches!(item, Item::File(_)));
+        files.map(Item::ino).collect()
     }
 
     /// Notes a change of names: by how many there are more, how many of them directories, and when.
     pub(super) fn touch(&mut self, names: i64, subdirs: i32, at: Time) {
+        self.changes += 1;
         self.attr.size = self.attr.size.saturating_add_signed(names);
         self.attr.nlink = self.attr.nlink.saturating_add_signed(subdirs);
         let at = at.max(self.attr.ctime);
@@ -175,13 +193,16 @@ impl State {
 
     /// Adds a change to the queue, unless the last one of the name says as much. How many were
     /// added.
-    pub(super) fn push(&mut self, op: Op) -> usize {
+    pub(super) fn push(&mut self, name: &EntryName, what: What, due: Instant) -> usize {
+        self.changes += 1;
+        self.numbered += 1;
+        let op = Op { name: name.clone(), what, due, number: self.numbered };
         let mut same = self.queue.iter_mut().rev().filter(|queued| queued.name == op.name);
         if let Some(last) = same.next()
             && let (What::Update(queued), What::Update(new)) = (&last.what, &op.what)
             && queued == new
         {
-            last.due = last.due.min(op.due);
+            (last.due, last.number) = (last.due.min(op.due), op.number);
             return 0;
         }
         self.queue.push_back(op);
@@ -191,7 +212,7 @@ impl State {
     /// Takes back changes of a name that were not begun, if all are of this file. How many there
     /// were; `None` when a change is on its way.
     pub(super) fn withdraw(&mut self, name: &EntryName, ino: Ino) -> Option<usize> {
-        if self.busy.contains(name) {
+        if self.busy.contains_key(name) {
             return None;
         }
         let of_file = |op: &Op| matches!(op.what, What::Update(other) if other == ino);
@@ -209,37 +230,48 @@ impl State {
             return None;
         }
         let all = self.phase != Phase::Held;
-        let mut before: HashSet<&EntryName> = HashSet::default();
-        let mut found = None;
-        for (index, op) in self.queue.iter().enumerate() {
-            let is_free = !self.busy.contains(&op.name) && !before.contains(&op.name);
-            if is_free && (all || op.due <= now) {
-                found = Some(index);
-                break;
+        let is_free = |op: &Op| !self.busy.contains_key(&op.name) && (all || op.due <= now);
+        let found = match self.queue.front() {
+            None => return None,
+            Some(first) if is_free(first) => 0,
+            Some(_) => {
+                let mut before: HashSet<&EntryName> = HashSet::default();
+                let mut found = self.queue.iter().enumerate().filter(|(_, op)| {
+                    // An earlier change of the name goes first.
+                    before.insert(&op.name) && is_free(op)
+                });
+                found.next()?.0
             }
-            before.insert(&op.name);
-        }
-        let op = self.queue.remove(found?)?;
-        self.busy.insert(op.name.clone());
+        };
+        let op = self.queue.remove(found)?;
+        self.busy.insert(op.name.clone(), op.number);
         Some(op)
     }
 
     /// The time at which the queue should be looked at again.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.queue.iter().filter(|op| !self.busy.contains(&op.name)).map(|op| op.due).min()
+        self.queue.iter().filter(|op| !self.busy.contains_key(&op.name)).map(|op| op.due).min()
     }
 
     /// A change was sent.
     pub(super) fn done(&mut self, name: &EntryName) {
+        self.changes += 1;
         self.busy.remove(name);
     }
 
-    /// Makes all changes of these names due, or all there are. Whether there are none, also on
-    /// their way.
-    pub(super) fn hurry(&mut self, names: Option<&[&EntryName]>, now: Instant) -> bool {
-        let concerns = |name: &EntryName| names.is_none_or(|names| names.contains(&name));
-        let mut is_idle = !self.busy.iter().any(concerns);
-        for op in self.queue.iter_mut().filter(|op| concerns(&op.name)) {
+    /// Number of the last change.
+    pub(super) fn last(&self) -> u64 {
+        self.numbered
+    }
+
+    /// Makes all changes of these names due up to a number, or those of all names. Whether there
+    /// are none, also on their way.
+    pub(super) fn hurry(&mut self, names: Option<&[&EntryName]>, upto: u64, now: Instant) -> bool {
+        let concerns = |name: &EntryName, number: u64| {
+            number <= upto && names.is_none_or(|names| names.contains(&name))
+        };
+        let mut is_idle = !self.busy.iter().any(|(name, number)| concerns(name, *number));
+        for op in self.queue.iter_mut().filter(|op| concerns(&op.name, op.number)) {
             op.due = op.due.min(now);
             is_idle = false;
         }
@@ -301,24 +333,28 @@ mod tests {
         EntryName::new(text.as_bytes()).unwrap()
     }
 
-    fn update(text: &str, ino: u64, due: Instant) -> Op {
-        Op { name: name(text), what: What::Update(Ino(ino)), due }
+    fn update(state: &mut State, text: &str, ino: u64, due: Instant) -> usize {
+        state.push(&name(text), What::Update(Ino(ino)), due)
     }
 
-    fn unlink(text: &str, due: Instant) -> Op {
+    fn unlink(state: &mut State, text: &str, due: Instant) {
         let what = What::Unlink { ino: Ino(1), cred: Cred::ROOT, at: Time::default() };
-        Op { name: name(text), what, due }
+        state.push(&name(text), what, due);
+    }
+
+    fn is_idle(state: &mut State, text: &str, now: Instant) -> bool {
+        state.hurry(Some(&[&name(text)]), u64::MAX, now)
     }
 
     #[tokio::test(start_paused = true)]
     async fn changes_of_one_name_are_sent_in_order_and_others_meanwhile() {
         let (held, now) = (held(), Instant::now());
         let mut state = held.state.lock();
-        assert_eq!(state.push(update("a", 1, now)), 1);
-        assert_eq!(state.push(update("a", 1, now)), 0, "it says as much");
-        state.push(unlink("a", now));
-        assert_eq!(state.push(update("a", 2, now)), 1, "another file");
-        state.push(update("b", 3, now + Duration::from_secs(1)));
+        assert_eq!(update(&mut state, "a", 1, now), 1);
+        assert_eq!(update(&mut state, "a", 1, now), 0, "it says as much");
+        unlink(&mut state, "a", now);
+        assert_eq!(update(&mut state, "a", 2, now), 1, "another file");
+        update(&mut state, "b", 3, now + Duration::from_secs(1));
         assert!(matches!(state.next(now).unwrap().what, What::Update(Ino(1))));
         assert!(state.next(now).is_none(), "a has one on its way, and b may wait");
         assert!(state.next(now + Duration::from_secs(1)).is_some_and(|op| op.name == name("b")));
@@ -326,9 +362,10 @@ mod tests {
         assert!(matches!(state.next(now).unwrap().what, What::Unlink { .. }));
         state.done(&name("a"));
         assert!(matches!(state.next(now).unwrap().what, What::Update(Ino(2))));
-        assert!(!state.is_idle() && !state.hurry(Some(&[&name("a")]), now));
+        assert!(!state.is_idle() && !is_idle(&mut state, "a", now));
         state.done(&name("a"));
-        assert!(state.hurry(Some(&[&name("a")]), now) && !state.hurry(None, now));
+        assert!(is_idle(&mut state, "a", now) && !state.hurry(None, u64::MAX, now));
+        assert!(state.hurry(None, 1, now), "what came later is not waited for");
         state.done(&name("b"));
         assert!(state.is_idle());
     }
@@ -337,11 +374,11 @@ mod tests {
     async fn what_is_made_and_removed_before_it_was_sent_is_never_sent() {
         let (held, now) = (held(), Instant::now());
         let mut state = held.state.lock();
-        state.push(update("a", 1, now));
+        update(&mut state, "a", 1, now);
         assert_eq!(state.withdraw(&name("a"), Ino(1)), Some(1));
         assert!(state.is_idle());
-        state.push(unlink("a", now));
-        state.push(update("a", 2, now));
+        unlink(&mut state, "a", now);
+        update(&mut state, "a", 2, now);
         assert_eq!(state.withdraw(&name("a"), Ino(2)), None, "the one before is still there");
         assert!(state.next(now).is_some());
         assert_eq!(state.withdraw(&name("a"), Ino(2)), None);

@@ -3,13 +3,14 @@
 //! An operation that goes to the server claims the names that it is about first, or waits until
 //! nothing of its file is unsent; afterwards what it has changed is noted.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use base::{
     Access, Acl, AclKind, Attr, ByteRange, Cred, EntryName, FileKind, FsError, Ino, LockKind,
     SetAttr, Time, acl::without_umask, attr::MODE_SETGID, layout::POS_MAX,
 };
 use bytes::Bytes;
+use tokio::time::Instant;
 use wire::{
     AllocateMode, DirRef, Entry, FileRef, Grant, Held, LockFound, Mkdir, NodeRef, ReaddirEntry,
     ReaddirPage, RenameMode, Renamed, Reply, Request, SeekTo, Stand, Statfs, XattrMode,
@@ -17,13 +18,17 @@ use wire::{
 
 use super::{
     Delegating,
-    dir::{HeldDir, Item, What},
+    dir::{HeldDir, Item, Phase, What},
     file::{Local, Make},
     recalls::Lease,
+    send::GATHER,
 };
 use crate::{
     FileLock, FileSystem, Handle, Made, New, Result, Unnamed, done::Failure, error::unexpected,
 };
+
+/// Number of directories that are given back at a time when there are too many.
+const GIVEN_BACK_AT_ONCE: usize = 64;
 
 /// Names of held directories that one operation has claimed. Nothing of them waits to be sent.
 struct Claim {
@@ -59,10 +64,19 @@ impl Delegating {
     }
 
     fn wishes(&self) -> Option<Wish<'_>> {
+        let mut table = self.shared.table.lock();
         if !self.shared.on {
             return None;
         }
-        self.shared.table.lock().wishes += 1;
+        if table.is_full() {
+            // Some that nobody works in make room.
+            let idle = table.dirs.values().filter(|held| held.state.lock().is_idle());
+            let idle: Vec<_> = idle.take(GIVEN_BACK_AT_ONCE).cloned().collect();
+            drop(table);
+            idle.iter().for_each(|held| self.give_back_soon(held));
+            return None;
+        }
+        table.wishes += 1;
         Some(Wish(self))
     }
 
@@ -121,7 +135,7 @@ impl Delegating {
         if let Some(state) = self.core.files.state_of(attr.ino) {
             let inner = state.lock();
             if !inner.doubtful && !inner.lost {
-                if inner.attr.ctime >= attr.ctime {
+                if !inner.is_unmade {
                     attr = inner.attr;
                 }
                 attr = inner.visible(attr);
@@ -161,16 +175,23 @@ impl Delegating {
         held.state.lock().get(self.pos(name), name).cloned()
     }
 
-    /// Notes attributes that a request has told of a file.
-    fn learn(&self, ino: Ino, attr: Option<Attr>) {
+    /// The count of changes in the directory of a file, before a request is sent.
+    fn changes_of(&self, ino: Ino) -> u64 {
+        self.place_of(ino).map_or(0, |(held, _)| held.state.lock().changes)
+    }
+
+    /// Notes attributes that a request has told of a file, which was sent when the directory's count
+    /// of changes was `since`; `None`: they have changed, and are to be asked for.
+    fn learn(&self, ino: Ino, attr: Option<Attr>, since: u64) {
         let Some((held, name)) = self.place_of(ino) else { return };
         let pos = self.pos(&name);
         let mut state = held.state.lock();
+        let attr = attr.filter(|_| state.changes == since);
         let Some(file) = state.file(pos, &name, ino) else { return };
         match attr {
             Some(attr) if !file.is_unsent() => (file.attr, file.is_known) = (attr, true),
-            Some(_) => {}
-            None => file.is_known = false,
+            Some(_) | None if file.is_unsent() => {}
+            Some(_) | None => file.is_known = false,
         }
     }
 
@@ -197,9 +218,14 @@ impl Delegating {
         if new.kind != FileKind::File {
             return None;
         }
-        let at = self.now();
-        let (attr, asks) = {
+        let (at, pos) = (self.now_at(held.run.server), self.pos(name));
+        let (file, asks) = {
+            let mut table = self.shared.table.lock();
             let mut state = held.state.lock();
+            // Race: the directory may be about to be given back.
+            if state.phase != Phase::Held || state.get(pos, name).is_some() {
+                return None;
+            }
             let (ino, asks) = state.take_ino();
             let inherits = state.attr.mode & MODE_SETGID != 0;
             let attr = ino.map(|ino| Attr {
@@ -212,44 +238,69 @@ impl Delegating {
                 btime: at,
                 ..Attr::blank(ino, FileKind::File)
             });
-            (attr, asks)
+            let file = attr.map(|attr| {
+                let make = Make { mode: new.mode, cred: cred.clone(), at };
+                let local = Local::new(attr, make);
+                state.put(pos, name.clone(), Item::File(Box::new(local)));
+                state.touch(1, 0, at);
+                table.files.insert(attr.ino, (held.dir.id, name.clone()));
+                let handle = open.then(|| {
+                    let file = FileRef { dir: held.dir, name: name.clone(), ino: attr.ino };
+                    self.core.files.open_unmade(file, attr, cred, held.dir.id)
+                });
+                let due = Instant::now() + GATHER;
+                let added = state.push(name, What::Update(attr.ino), due);
+                self.shared.queued.fetch_add(added, Ordering::AcqRel);
+                (attr, handle)
+            });
+            (file, asks)
         };
         if asks {
             self.ask_for_inos(held, held.dir.ino);
         }
-        let attr = attr?;
-        let file = FileRef { dir: held.dir, name: name.clone(), ino: attr.ino };
-        let make = Make { mode: new.mode, cred: cred.clone(), at };
-        self.put(held, name, Item::File(Box::new(Local::new(attr, make))));
-        held.state.lock().touch(1, 0, at);
-        let handle = open.then(|| self.core.files.open_unmade(file, attr, cred, held.dir.id));
-        self.push(held, name, What::Update(attr.ino), false);
+        let (attr, handle) = file?;
+        self.pump_later(held);
         let entry = Entry { attr, dir: None, target: None, whole: true };
         Some(Made { entry, existed: false, handle })
     }
 
     /// Removes a file from here; `None` when the server must remove it.
     fn remove_here(&self, held: &Arc<HeldDir>, name: &EntryName, cred: &Cred) -> Option<Attr> {
-        let at = self.now();
+        let (at, pos) = (self.now_at(held.run.server), self.pos(name));
         let Some(Item::File(file)) = self.item(held, name) else { return None };
         let ino = file.attr.ino;
         if self.core.files.is_open(ino) {
             return None;
         }
         let attr = Attr { nlink: 0, ctime: at.max(file.attr.ctime), ..self.shown(&file) };
-        let withdrawn = held.state.lock().withdraw(name, ino);
+        let (withdrawn, is_sent) = {
+            let mut table = self.shared.table.lock();
+            let mut state = held.state.lock();
+            // Race: the directory may be about to be given back.
+            if state.phase != Phase::Held || state.file(pos, name, ino).is_none() {
+                return None;
+            }
+            let withdrawn = state.withdraw(name, ino);
+            // A change on its way may make it.
+            let is_sent = file.make.is_none() || withdrawn.is_none();
+            state.take(pos, name);
+            state.touch(-1, 0, at);
+            table.files.remove(&ino);
+            if is_sent {
+                table.leaving.insert(ino, (held.dir.id, name.clone()));
+                let what = What::Unlink { ino, cred: cred.clone(), at };
+                let added = state.push(name, what, Instant::now() + GATHER);
+                self.shared.queued.fetch_add(added, Ordering::AcqRel);
+            }
+            (withdrawn, is_sent)
+        };
         if let Some(count) = withdrawn {
             self.withdrawn(count);
         }
-        // A change on its way may make it.
-        let was_made = file.make.is_none() || withdrawn.is_none();
-        self.take(held, name);
-        self.core.files.discard(ino);
-        if was_made {
-            self.shared.table.lock().leaving.insert(ino, (held.dir.id, name.clone()));
-            self.push(held, name, What::Unlink { ino, cred: cred.clone(), at }, false);
-        }
-        held.state.lock().touch(-1, 0, at);
+        self.core.files.is_held(ino, None);
+        self.core.files.discard(ino, !is_sent);
+        self.closes(ino);
+        self.pump_later(held);
         Some(attr)
     }
 
@@ -353,13 +404,17 @@ impl Delegating {
     async fn set_here(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Option<Attr> {
         let (held, name) = self.held_file(ino).await?;
         self.until_unclaimed(&held, &name).await;
-        let (pos, at) = (self.pos(&name), self.now());
+        let (pos, at) = (self.pos(&name), self.now_at(held.run.server));
         let shown = match self.item(&held, &name) {
             Some(Item::File(file)) if file.attr.ino == ino => self.shown(&file),
             Some(_) | None => return None,
         };
         let after = {
             let mut state = held.state.lock();
+            // Race: the directory may be about to be given back.
+            if state.phase != Phase::Held {
+                return None;
+            }
             let file = state.file(pos, &name, ino)?;
             if !file.may_wait(&set, cred) {
                 return None;
@@ -368,9 +423,12 @@ impl Delegating {
                 return Some(shown);
             }
             file.change(set, cred, at.max(shown.ctime), &shown);
-            file.clone()
+            let after = file.clone();
+            let added = state.push(&name, What::Update(ino), Instant::now() + GATHER);
+            self.shared.queued.fetch_add(added, Ordering::AcqRel);
+            after
         };
-        self.push(&held, &name, What::Update(ino), false);
+        self.pump_later(&held);
         Some(self.shown(&after))
     }
 }
@@ -381,6 +439,7 @@ impl FileSystem for Delegating {
     }
 
     async fn lookup(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        let mut since = 0;
         if let Some(held) = self.held(dir).await {
             if let Some(found) = self.look(&held, name) {
                 return found;
@@ -391,12 +450,13 @@ impl FileSystem for Delegating {
                 return Ok(entry);
             }
             self.settle(&held, Some(&[name])).await;
+            since = held.state.lock().changes;
         }
         let entry = self.server().lookup(cred, dir, name).await?;
         match &entry.dir {
             Some(found) => Ok(self.entry_of_dir(found).await.unwrap_or(entry)),
             None => {
-                self.learn(entry.attr.ino, Some(entry.attr));
+                self.learn(entry.attr.ino, Some(entry.attr), since);
                 Ok(entry)
             }
         }
@@ -412,9 +472,10 @@ impl FileSystem for Delegating {
                     return self.server().getattr(cred, node).await;
                 };
                 self.settle(&held, None).await;
+                let since = held.state.lock().changes;
                 let attr = self.server().getattr(cred, node).await?;
                 let mut state = held.state.lock();
-                if state.is_idle() {
+                if state.is_idle() && state.changes == since {
                     (state.attr, state.is_known) = (attr, true);
                 }
                 Ok(attr)
@@ -429,8 +490,9 @@ impl FileSystem for Delegating {
                     self.settle(&held, Some(&[&name])).await;
                 }
                 self.settle_removal(file.ino).await;
+                let since = self.changes_of(file.ino);
                 let attr = self.server().getattr(cred, node).await?;
-                self.learn(file.ino, Some(attr));
+                self.learn(file.ino, Some(attr), since);
                 Ok(attr)
             }
         }
@@ -443,8 +505,9 @@ impl FileSystem for Delegating {
                     return Ok(attr);
                 }
                 self.settle_node(node).await;
+                let since = self.changes_of(file.ino);
                 let attr = self.server().setattr(cred, node, set).await?;
-                self.learn(file.ino, Some(attr));
+                self.learn(file.ino, Some(attr), since);
                 Ok(attr)
             }
             NodeRef::Dir(dir) => {
@@ -452,11 +515,12 @@ impl FileSystem for Delegating {
                 if let Some(held) = &held {
                     self.settle(held, None).await;
                 }
+                let since = held.as_ref().map(|held| held.state.lock().changes);
                 let attr = self.server().setattr(cred, node, set).await?;
                 if let Some(held) = held {
                     let mut state = held.state.lock();
-                    let is_idle = state.is_idle();
-                    (state.attr, state.is_known) = (attr, is_idle);
+                    let is_known = state.is_idle() && Some(state.changes) == since;
+                    (state.attr, state.is_known) = (attr, is_known);
                 }
                 Ok(attr)
             }
@@ -466,7 +530,7 @@ impl FileSystem for Delegating {
     async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
         self.settle_file(file.ino).await;
         let target = self.server().readlink(cred, file).await;
-        self.learn(file.ino, None);
+        self.learn(file.ino, None, 0);
         target
     }
 
@@ -535,6 +599,12 @@ impl FileSystem for Delegating {
             let Grant { lease_ms, .. } = grant;
             let lease = lease.of(std::time::Duration::from_millis(lease_ms.into()));
             self.take_grant(made, entry.attr, dir.ino, &grant, (done.run, lease));
+        } else if let Some(made) = entry.dir
+            && wish.is_some()
+            && !done.is_noted
+        {
+            // A repeated answer lacks the grant that the first one may have brought.
+            self.give_back_later(done.run.server, made.id);
         }
         drop(wish);
         if let (Some(held), Some(made)) = (&held, entry.dir) {
@@ -706,7 +776,7 @@ impl FileSystem for Delegating {
             None => attr,
             Some(held) => {
                 let state = held.state.lock();
-                (state.phase == super::dir::Phase::Held && state.is_known).then_some(state.attr)
+                (state.phase == Phase::Held && state.is_known).then_some(state.attr)
             }
         }
     }
@@ -767,7 +837,7 @@ impl FileSystem for Delegating {
             self.settle(&held, Some(&[&name])).await;
         }
         let handle = self.server().open(cred, file, access).await?;
-        self.core.files.is_held(file.ino, Some(held.dir.id));
+        self.is_held(&held, file.ino);
         Ok(handle)
     }
 
@@ -795,7 +865,7 @@ impl FileSystem for Delegating {
         data: Bytes,
         clear_set_id: bool,
     ) -> Result<()> {
-        if let Some((held, name, ino)) = self.held_handle(handle).await {
+        if let Some((held, name, _)) = self.held_handle(handle).await {
             let is_changed = match self.item(&held, &name) {
                 Some(Item::File(file)) => file.pending.is_some() || file.sending.is_some(),
                 Some(Item::Dir(_) | Item::Other(_)) | None => false,
@@ -804,9 +874,6 @@ impl FileSystem for Delegating {
                 // What is written after a change of times must not be sent with it.
                 self.settle(&held, Some(&[&name])).await;
             }
-            self.server().write(handle, offset, data, clear_set_id).await?;
-            self.push(&held, &name, What::Update(ino), false);
-            return Ok(());
         }
         self.server().write(handle, offset, data, clear_set_id).await
     }
@@ -956,7 +1023,7 @@ impl FileSystem for Delegating {
         self.settle_handle(handle).await;
         let allocated = self.server().allocate(handle, offset, len, mode, clear_set_id).await;
         if let Ok(open) = self.core.files.handle(handle) {
-            self.learn(open.state.ino, None);
+            self.learn(open.state.ino, None, 0);
         }
         allocated
     }
@@ -1050,7 +1117,7 @@ impl Delegating {
     /// The attributes of a node are to be asked for: a request has changed them.
     async fn ask_attributes(&self, node: &NodeRef) {
         match node {
-            NodeRef::File(file) => self.learn(file.ino, None),
+            NodeRef::File(file) => self.learn(file.ino, None, 0),
             NodeRef::Dir(dir) => {
                 if let Some(held) = self.held(dir).await {
                     held.state.lock().is_known = false;
@@ -1060,7 +1127,7 @@ impl Delegating {
     }
 
     fn withdrawn(&self, count: usize) {
-        self.shared.queued.fetch_sub(count, std::sync::atomic::Ordering::AcqRel);
+        self.shared.queued.fetch_sub(count, Ordering::AcqRel);
         self.shared.sent.notify_waiters();
     }
 

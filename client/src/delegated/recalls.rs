@@ -16,7 +16,7 @@ use std::{
 use base::{DirId, Time};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
-use wire::{Recalled, Reply, Request, Return};
+use wire::{Reply, Request, Return};
 
 use super::{
     Delegating,
@@ -37,15 +37,23 @@ pub(super) struct Lease {
     asked: Instant,
     asked_at: Time,
     lasts: Duration,
+    /// By how many nanoseconds the server's clock is ahead of this one, at least.
+    ahead: Option<i64>,
     /// A task asks the server for recalls.
     pub(super) polls: bool,
+}
+
+const NANOS: i128 = 1_000_000_000;
+
+fn nanos(time: Time) -> i128 {
+    i128::from(time.sec) * NANOS + i128::from(time.nsec)
 }
 
 impl Lease {
     /// A lease from now on, of unknown length.
     pub(super) fn begins(at: Time) -> Lease {
         let asked = Instant::now();
-        Lease { asked, asked_at: at, lasts: Duration::ZERO, polls: false }
+        Lease { asked, asked_at: at, lasts: Duration::ZERO, ahead: None, polls: false }
     }
 
     /// The lease that the server has told of in its answer. A part is left for clocks that do not
@@ -57,14 +65,29 @@ impl Lease {
     /// Takes in a later one.
     pub(super) fn extend(&mut self, later: Lease) {
         if later.asked >= self.asked {
-            *self = Lease { polls: self.polls, ..later };
+            *self = Lease { polls: self.polls, ahead: self.ahead, ..later };
+        }
+    }
+
+    /// The server's clock was at `server` when it answered; now this one is at `own`.
+    pub(super) fn hears(&mut self, server: Time, own: Time) {
+        let ahead = i64::try_from(nanos(server) - nanos(own)).unwrap_or(0);
+        self.ahead = Some(self.ahead.map_or(ahead, |known| known.max(ahead)));
+    }
+
+    /// The time at the server, or a little before, when this clock is at `own`.
+    pub(super) fn time_of(&self, own: Time) -> Time {
+        let at = nanos(own) + i128::from(self.ahead.unwrap_or(0));
+        let (sec, nsec) = (at.div_euclid(NANOS), at.rem_euclid(NANOS));
+        match (i64::try_from(sec), u32::try_from(nsec)) {
+            (Ok(sec), Ok(nsec)) => Time { sec, nsec },
+            _ => own,
         }
     }
 
     fn is_over(&self, now: Time) -> bool {
         // A clock that was set back says nothing.
-        let since = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
-        let passed = (since(now) - since(self.asked_at)).max(0);
+        let passed = (nanos(now) - nanos(self.asked_at)).max(0);
         let lasts = i128::try_from(self.lasts.as_nanos()).unwrap_or(i128::MAX);
         self.asked.elapsed() >= self.lasts || passed >= lasts
     }
@@ -107,7 +130,7 @@ impl Delegating {
                 let (recalled, run) = match answer {
                     Ok(done) => match done.reply {
                         Reply::Recalled(recalled) => (recalled, done.run),
-                        _ => (Recalled { dirs: Vec::new(), now: Time::default() }, done.run),
+                        _ => return this.lose_all(server),
                     },
                     Err(Error::Closed | Error::Refused(_) | Error::TokenExpired) => {
                         return this.lose_all(server);
@@ -117,7 +140,8 @@ impl Delegating {
                         continue;
                     }
                 };
-                this.heard(asked, run);
+                this.revoked(server, &recalled.revoked);
+                this.heard(asked, run, recalled.now);
                 this.recalled(server, &recalled.dirs);
                 let mut table = this.shared.table.lock();
                 if !table.dirs.values().any(|held| held.run.server == server) {
@@ -130,11 +154,13 @@ impl Delegating {
 
     /// A server has answered: the lease is longer. What another session held is lost; what another
     /// run of the server has granted is given back, as that run may have lost what it had answered.
-    fn heard(&self, asked: Lease, run: Run) {
+    fn heard(&self, asked: Lease, run: Run, now: Time) {
+        let clock = self.now();
         let of_server: Vec<_> = {
             let mut table = self.shared.table.lock();
             if let Some(lease) = table.leases.get_mut(&run.server) {
                 lease.extend(Lease { lasts: lease.lasts, ..asked });
+                lease.hears(now, clock);
             }
             table.dirs.values().filter(|held| held.run.server == run.server).cloned().collect()
         };
@@ -148,9 +174,28 @@ impl Delegating {
         self.shared.changed.notify_waiters();
     }
 
-    fn recalled(&self, server: u16, dirs: &[DirId]) {
+    /// Directories were taken from this client.
+    fn revoked(&self, server: u16, dirs: &[DirId]) {
         for dir in dirs {
             let held = self.shared.table.lock().dirs.get(dir).cloned();
+            match held {
+                Some(held) => self.lose(&held),
+                None => self.give_back_later(server, *dir),
+            }
+        }
+    }
+
+    fn recalled(&self, server: u16, dirs: &[DirId]) {
+        for dir in dirs {
+            let held = {
+                let mut table = self.shared.table.lock();
+                let held = table.dirs.get(dir).cloned();
+                // The grant may be on its way to the caller.
+                if held.is_none() && table.wishes > 0 {
+                    table.touched.insert(*dir);
+                }
+                held
+            };
             match held {
                 Some(held) => {
                     self.shared.counters.recalled.fetch_add(1, Ordering::Relaxed);
@@ -191,10 +236,7 @@ impl Delegating {
 
     /// Gives a directory back, and returns when that is done.
     pub(super) async fn give_back(&self, held: &Arc<HeldDir>) {
-        if self.begins_to_return(held) {
-            self.give_back_now(held).await;
-            return;
-        }
+        self.give_back_soon(held);
         loop {
             let changed = held.changed.notified();
             tokio::pin!(changed);
@@ -213,17 +255,13 @@ impl Delegating {
     }
 
     async fn give_back_now(&self, held: &Arc<HeldDir>) {
-        self.settle(held, None).await;
+        self.settle_upto(held, None, u64::MAX).await;
         if held.state.lock().phase == Phase::Over {
             return;
         }
         // Programs that have files open go on writing; what they write stands on nothing from now
         // on, and what stands on the delegation is answered before it ends.
-        let files: Vec<_> = {
-            let table = self.shared.table.lock();
-            let of_dir = table.files.iter().filter(|(_, (dir, _))| *dir == held.dir.id);
-            of_dir.map(|(ino, _)| *ino).collect()
-        };
+        let files = held.state.lock().files();
         for ino in files {
             if let Some(state) = self.core.files.is_held(ino, None) {
                 self.client.flush_state(&state).await;

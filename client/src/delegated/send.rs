@@ -42,8 +42,11 @@ impl Delegating {
     pub(super) fn push(&self, held: &Arc<HeldDir>, name: &EntryName, what: What, is_due: bool) {
         let now = Instant::now();
         let due = if is_due { now } else { now + GATHER };
-        let added = held.state.lock().push(Op { name: name.clone(), what, due });
-        self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        {
+            let mut state = held.state.lock();
+            let added = state.push(name, what, due);
+            self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        }
         if is_due {
             self.pump(held);
         } else {
@@ -59,7 +62,7 @@ impl Delegating {
             sent.as_mut().enable();
             let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
             for held in dirs {
-                held.state.lock().hurry(None, Instant::now());
+                held.state.lock().hurry(None, u64::MAX, Instant::now());
                 self.pump(&held);
             }
             if self.shared.queued.load(Ordering::Acquire) >= QUEUED_MAX {
@@ -90,7 +93,7 @@ impl Delegating {
     }
 
     /// Looks at the queue again when its first change is due.
-    fn pump_later(&self, held: &Arc<HeldDir>) {
+    pub(super) fn pump_later(&self, held: &Arc<HeldDir>) {
         let mut state = held.state.lock();
         let Some(due) = state.next_due() else { return };
         if std::mem::replace(&mut state.is_timed, true) {
@@ -105,13 +108,24 @@ impl Delegating {
         });
     }
 
-    /// Returns when nothing waits of these names, or of any.
+    /// Returns when nothing waits of what was done until now with these names, or with any.
     pub(super) async fn settle(&self, held: &Arc<HeldDir>, names: Option<&[&EntryName]>) {
+        let upto = held.state.lock().last();
+        self.settle_upto(held, names, upto).await;
+    }
+
+    /// Like [`Delegating::settle`], for changes up to a number.
+    pub(super) async fn settle_upto(
+        &self,
+        held: &Arc<HeldDir>,
+        names: Option<&[&EntryName]>,
+        upto: u64,
+    ) {
         loop {
             let changed = held.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if held.state.lock().hurry(names, Instant::now()) {
+            if held.state.lock().hurry(names, upto, Instant::now()) {
                 return;
             }
             self.pump(held);
@@ -142,12 +156,19 @@ impl Delegating {
     /// Returns when nothing waits of anything.
     pub async fn settle_all(&self) {
         let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
+        let mut upto = Vec::with_capacity(dirs.len());
         for held in &dirs {
-            held.state.lock().hurry(None, Instant::now());
+            let last = {
+                let mut state = held.state.lock();
+                let last = state.last();
+                state.hurry(None, last, Instant::now());
+                last
+            };
+            upto.push(last);
             self.pump(held);
         }
-        for held in &dirs {
-            self.settle(held, None).await;
+        for (held, upto) in dirs.iter().zip(upto) {
+            self.settle_upto(held, None, upto).await;
         }
     }
 
@@ -193,23 +214,36 @@ impl Delegating {
         let file_ref = FileRef { dir: held.dir, name: name.clone(), ino };
         let untold = {
             let mut state = held.state.lock();
-            // The name may be another file's by now, which has a change of its own.
-            let Some(file) = state.file(pos, name, ino) else { return Ok(()) };
-            file.sending = file.pending.take();
-            Untold { make: file.make.clone(), change: file.sending.clone() }
+            match state.file(pos, name, ino) {
+                Some(file) => {
+                    file.sending = file.pending.take();
+                    Some(Untold { make: file.make.clone(), change: file.sending.clone() })
+                }
+                None => None,
+            }
+        };
+        // The name may be another file's by now, which has a change of its own.
+        let Some(untold) = untold else {
+            self.closes(ino);
+            return Ok(());
         };
         let mut learnt = None;
         if let Some(make) = untold.make {
             learnt = Some(self.make(held, &file_ref, &make).await?);
+            if let Some(file) = held.state.lock().file(pos, name, ino) {
+                file.make = None;
+            }
         }
         if let Some(told) = self.tell(held, &file_ref, untold.change).await? {
             learnt = Some(told);
         }
         let is_over = {
             let mut state = held.state.lock();
+            state.changes += 1;
             let Some(file) = state.file(pos, name, ino) else { return Ok(()) };
-            (file.make, file.sending) = (None, None);
-            if let Some(attr) = learnt.filter(|attr| attr.ctime >= file.attr.ctime) {
+            file.sending = None;
+            // Changes of one name are sent one after the other: this is the newest answer.
+            if let Some(attr) = learnt {
                 (file.attr, file.is_known) = (attr, true);
             }
             file.pending.is_none()
@@ -253,6 +287,7 @@ impl Delegating {
         change: Option<Change>,
     ) -> Result<Option<Attr>> {
         let state = self.core.files.state_of(file.ino);
+        let errors = state.as_ref().map(|state| state.lock().errors());
         if let Some(state) = &state {
             if let Some(Change { set, cred, at }) = &change {
                 state.lock().held_at = *at;
@@ -276,16 +311,26 @@ impl Delegating {
             None => None,
         };
         let Some(state) = state else { return Ok(attr) };
-        let (is_closed, known) = {
+        let (is_closed, has_failed, known) = {
             let inner = state.lock();
             let known = (!inner.doubtful && !inner.is_dirty()).then_some(inner.attr);
-            (inner.opens == 0, known)
+            (inner.opens == 0, Some(inner.errors()) != errors, known)
         };
-        if is_closed {
+        if is_closed && has_failed {
+            // No handle can report it.
+            self.core.files.note_loss();
+        }
+        self.closes(file.ino);
+        // The answer to the change is newer than what was written before it.
+        Ok(attr.or(known))
+    }
+
+    /// Releases a file that nobody has open.
+    pub(super) fn closes(&self, ino: Ino) {
+        let state = self.core.files.state_of(ino);
+        if let Some(state) = state.filter(|state| state.lock().opens == 0) {
             self.client.release_later(&state);
         }
-        let newer = |attr: &Attr| known.is_none_or(|known| attr.ctime >= known.ctime);
-        Ok(attr.filter(newer).or(known))
     }
 
     /// Asks what stands on a delegation.

@@ -155,6 +155,7 @@ impl Keys {
             'I' => drop(self.slots.insert(ino(rest)?)),
             'B' => drop(self.chunked.insert(ino(rest)?)),
             'W' => ensure!(shard == 0 && matches!(rest.len(), 0 | 8), "no change of the feed"),
+            'L' => ensure!(shard == 0 && rest.len() == 16, "no delegation"),
             'N' | 'D' | 'R' | 'G' | 'Q' | 'C' | 'S' | 'F' | 'O' | 'M' | 'P' | 'X' | 'H' | 'A'
             | 'V' => {}
             _ => anyhow::bail!("of a kind that is not known"),

@@ -12,25 +12,30 @@ use crate::{
     error::{Fault, Result},
     incoming::Incoming,
     record::key,
+    server::Shared,
     txn::Txn,
     wait::{AtCore, Wait, WaitApart},
 };
 
-/// The longest wait of a session for news. Each answer also tells the client that the server is
-/// there, which its lease needs.
-pub(crate) const NEWS_WITHIN: Duration = Duration::from_secs(1);
+/// The longest wait of a session for news, or a tenth of the lease. Each answer also tells the
+/// client that the server is there, which its lease needs.
+const NEWS_WITHIN: Duration = Duration::from_secs(1);
+
+fn news_within(shared: &Shared) -> Duration {
+    NEWS_WITHIN.min(super::run::lease(shared) / 10)
+}
 
 /// Waits until the session is to give directories back, for a while.
 ///
 /// Cost: no read.
 pub(crate) fn recalls(txn: &Txn<'_>) -> Result<Recalled> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?.id;
-    let has_waited = txn.has_waited(NEWS_WITHIN);
-    let dirs = txn.shared.delegations.recalled_from(session, has_waited);
-    if dirs.is_empty() && !has_waited {
+    let has_waited = txn.has_waited(news_within(txn.shared));
+    let (dirs, revoked) = txn.shared.delegations.recalled_from(session, has_waited);
+    if dirs.is_empty() && revoked.is_empty() && !has_waited {
         return Err(News { session }.into());
     }
-    Ok(Recalled { dirs, now: txn.now })
+    Ok(Recalled { dirs, revoked, now: txn.now })
 }
 
 /// Takes directories back. Everything that the session has done there was answered before.
@@ -39,7 +44,7 @@ pub(crate) fn recalls(txn: &Txn<'_>) -> Result<Recalled> {
 pub(crate) fn give_back(txn: &mut Txn<'_>, req: &Return) -> Result<()> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?.id;
     for dir in &req.dirs {
-        if txn.shared.delegations.end(*dir, session) {
+        if txn.shared.delegations.given_back(*dir, session) {
             txn.delete(key::delegation(*dir));
         }
     }
@@ -79,8 +84,8 @@ impl WaitApart for News {
         let held = &at.shared.delegations;
         let since = of.map(Incoming::waits_since);
         async move {
-            let left =
-                since.map_or(NEWS_WITHIN, |since| NEWS_WITHIN.saturating_sub(since.elapsed()));
+            let within = news_within(at.shared);
+            let left = since.map_or(within, |since| within.saturating_sub(since.elapsed()));
             let Some(told) = held.news_of(self.session) else {
                 // The session holds nothing, or there is news already.
                 if held.of_session(self.session).is_empty() {

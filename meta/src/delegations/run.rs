@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Core,
@@ -31,8 +31,12 @@ pub(crate) async fn run(core: Core) {
     loop {
         held.asked.notified().await;
         while held.counts().1 > 0 {
+            let began = Instant::now();
             sleep(LOOK).await;
-            take_back(&core).await;
+            // A server that stood still has heard nobody meanwhile.
+            if began.elapsed() < ANSWER_WITHIN {
+                take_back(&core).await;
+            }
         }
     }
 }
@@ -41,10 +45,13 @@ async fn take_back(core: &Core) {
     let shared = &core.inner.shared;
     for (dir, session, since) in shared.delegations.recalled() {
         let waited = since.elapsed();
+        let lease = lease(shared);
+        // A session that does not know of its delegation never asks.
+        let silence = shared.delegations.silence_of(session).unwrap_or(waited);
         let patience = match shared.session(session) {
             _ if waited < ANSWER_WITHIN => continue,
             None => Duration::ZERO,
-            Some(found) if found.idle() >= lease(shared) => Duration::ZERO,
+            Some(found) if found.idle() >= lease || silence >= lease => Duration::ZERO,
             Some(_) => GIVE_BACK_WITHIN,
         };
         if waited < patience {
@@ -58,7 +65,7 @@ async fn take_back(core: &Core) {
 /// Ends a delegation, while no core has a group under way: what stood on the delegation is written.
 fn revoke(txn: &mut Txn<'_>, dir: base::DirId, session: base::SessionId) -> Result<()> {
     txn.alone()?;
-    if txn.shared.delegations.end(dir, session) {
+    if txn.shared.delegations.revoke(dir, session) {
         txn.delete(key::delegation(dir));
         Counters::add(&txn.shared.counters.delegations_revoked);
     }

@@ -41,8 +41,7 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     for shard in (0..shared.config.shards).map(ShardId) {
         txn.delete_prefix(&key::answers(shard, session))?;
     }
-    for dir in shared.delegations.of_session(session) {
-        shared.delegations.end(dir, session);
+    for dir in shared.delegations.end_session(session) {
         txn.delete(key::delegation(dir));
     }
     txn.delete(key::session(session));

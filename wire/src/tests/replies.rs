@@ -28,7 +28,7 @@ pub(super) fn all() -> Vec<Reply> {
         dump_started(),
         dump_page(),
     ];
-    let recalled = Recalled { dirs: vec![dir().id], now: time(5) };
+    let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
     let others = vec![Reply::Welcome(welcome()), Reply::Recalled(recalled), Reply::Inos(inos())];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
