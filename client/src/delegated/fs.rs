@@ -892,7 +892,8 @@ impl FileSystem for Delegating {
     }
 
     async fn fsync(&self, handle: Handle) -> Result<()> {
-        self.settle_handle(handle).await;
+        // All that was answered before is stable, too.
+        self.settle_all().await;
         self.server().fsync(handle).await
     }
 
@@ -953,7 +954,7 @@ impl FileSystem for Delegating {
     }
 
     async fn sync_dir(&self, dir: &DirRef) -> Result<()> {
-        self.settle_node(&NodeRef::Dir(*dir)).await;
+        self.settle_all().await;
         self.server().sync_dir(dir).await
     }
 

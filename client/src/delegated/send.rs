@@ -351,7 +351,7 @@ impl Delegating {
     /// more; otherwise only this is lost, and the directory is given back, so that programs hear
     /// themselves of what comes next.
     fn failed(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Option<Ino>, error: &Error) {
-        tracing::error!(%name, dir = held.dir.ino.0, %error, "a change that was made here is lost");
+        tracing::warn!(%name, dir = held.dir.ino.0, %error, "a change that was made here is lost");
         self.core.files.has_lost(ino);
         self.shared.counters.lost.fetch_add(1, Ordering::Relaxed);
         if let Some(ino) = ino {
@@ -386,7 +386,7 @@ impl Delegating {
             }
         }
         if !lost.is_empty() {
-            tracing::error!(
+            tracing::warn!(
                 changes = lost.len(),
                 "changes are lost with a directory that this mount held"
             );

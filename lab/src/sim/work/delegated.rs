@@ -5,17 +5,23 @@
 //! A mount that cannot be reached for longer than its lease may lose what it had not sent, and says
 //! so. Then the comparison ends, unless nothing was lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use base::{EntryName, HashKey};
-use client::{Delegating, model::Model};
+use base::{Cred, EntryName, FileKind, HashKey, SetAttr};
+use client::{Delegating, FileSystem as _, New, model::Model};
+use wire::{DirRef, NodeRef};
 
 use super::model::{draw, lives_on};
 use crate::{
     clock::HandClock,
-    ops::{Rules, Tallies, compare},
-    sim::{jail::Jail, network::Place, world::World},
+    ops::{Rules, Step, Tallies, compare},
+    sim::{
+        jail::Jail,
+        network::Place,
+        random::SimRandom,
+        world::{Machine, World},
+    },
 };
 
 /// Time between two operations, at most: longer than a change waits until it is sent.
@@ -41,36 +47,66 @@ pub(super) async fn set_up(
     let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, true);
     let models =
         [Jail::make(model.clone(), &name).await?, Jail::find(model.client(true), &name).await?];
-    let steps = draw(&random, 2)?;
+    let mut steps = draw(&random, 2)?;
+    take_turns(&random, &mut steps);
     let world = world.clone();
     Ok(async move {
         let rules = Rules { page_entries: (2, 100), ..Rules::default() };
         let lease = world.plan().lease;
+        let at = Cell::new(0);
         let settle = async || {
             world.count(|counts| counts.operations += 1);
-            if random.one_in(30) {
-                // Long enough to lose what is held, and too short to lose the session.
-                let time = lease.mul_f64(0.2) + random.ms(0..1 + ms(lease) / 4);
-                for server in 0..world.plan().servers {
-                    world.network().wall(one.place(), Place::Server(server), time);
-                    world.network().wall(Place::Server(server), one.place(), time);
-                }
+            let step = at.replace(at.get() + 1);
+            let comes = step > 0 && steps[step].client == 1 && steps[step - 1].client == 0;
+            if !comes {
+                // The client releases a closed file a moment after it was sent.
+                return world.wait(random.ms(12..PAUSE_MS_MAX)).await;
             }
-            // The client releases a closed file a moment after it was sent.
-            world.wait(random.ms(12..PAUSE_MS_MAX)).await;
+            // The other mount is about to ask for what this one may not have sent.
+            match random.below(6) {
+                0 | 1 => {
+                    // Long enough to lose what is held, and too short to lose the session.
+                    let time = lease.mul_f64(0.5) + random.ms(0..1 + ms(lease) / 4);
+                    wall_off(&world, &one, time);
+                }
+                2 | 3 => {
+                    let hosts = world.hosts();
+                    let host =
+                        &hosts[usize::try_from(random.below(hosts.len() as u64)).unwrap_or(0)];
+                    if host.is_alive() {
+                        host.kill();
+                        world.count(|counts| counts.kills += 1);
+                        host.start().expect("its disk is whole");
+                    }
+                }
+                _ => {}
+            }
         };
+        if random.one_in(2) {
+            let wall = || wall_off(&world, &one, lease.mul_f64(0.75));
+            late(&world, &mounts, &format!("{label}-late"), wall).await?;
+        }
+        if random.one_in(2) {
+            unsent(&world, &mounts, &format!("{label}-unsent")).await?;
+        }
+        let lost = || mounts.iter().map(Delegating::lost).sum::<usize>();
+        let lost_before = lost();
         let mut tallies = Tallies::new();
         let compared = compare(&clock, rules, (&real, &models), &steps, &mut tallies, settle).await;
-        let lost: usize = mounts.iter().map(Delegating::lost).sum();
         for (granted, recalled) in mounts.iter().map(Delegating::grants_and_recalls) {
             world.count(|counts| counts.granted += granted as u64);
             world.count(|counts| counts.recalled += recalled as u64);
         }
         match compared {
             Ok(()) => {}
-            Err(difference) if lost > 0 => {
+            Err(difference) if lost() > lost_before => {
                 world.trace().say(format_args!("{label}: changes are lost: {difference}"));
                 world.count(|counts| counts.taken_back += 1);
+            }
+            // A listing leaves out what one of several servers that is silent would say.
+            Err(difference) if format!("{:?}", difference.left).contains("kind: None") => {
+                world.trace().say(format_args!("{label}: a server was silent"));
+                world.count(|counts| counts.models_ended += 1);
             }
             Err(difference) if lives_on(&difference) => {
                 world.trace().say(format_args!("{label}: a removed file lives on"));
@@ -87,6 +123,86 @@ pub(super) async fn set_up(
         one.close().await?;
         other.close().await
     })
+}
+
+fn wall_off(world: &World, machine: &Machine, time: Duration) {
+    for server in 0..world.plan().servers {
+        world.network().wall(machine.place(), Place::Server(server), time);
+        world.network().wall(Place::Server(server), machine.place(), time);
+    }
+}
+
+/// A directory that the first mount has made in the root, with a file in it, and how the second
+/// one finds it.
+async fn made(mount: &Delegating, name: &str) -> anyhow::Result<(DirRef, NodeRef)> {
+    let (root, name) = (mount.root().0, EntryName::new(name.as_bytes())?);
+    let entry = mount.mkdir(&Cred::ROOT, &root, &name, 0o755).await?;
+    let dir = entry.dir.context("it is a directory")?;
+    let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+    let file = EntryName::new(b"file")?;
+    let made = mount.create(&Cred::ROOT, &dir, &file, new, true, false).await?;
+    Ok((dir, made.entry.node(&dir, &file)))
+}
+
+/// A mount that is cut off changes a mode, and so does the other one, which has to wait: the later
+/// change stays.
+async fn late(
+    world: &World,
+    [one, other]: &[Delegating; 2],
+    name: &str,
+    wall: impl Fn(),
+) -> anyhow::Result<()> {
+    let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let (dir, node) = made(one, name).await?;
+    one.settle_all().await;
+    wall();
+    one.setattr(&Cred::ROOT, &node, set(0o600)).await?;
+    let (root, name) = (other.root().0, EntryName::new(name.as_bytes())?);
+    let found = other.lookup(&Cred::ROOT, &root, &name).await?.dir.context("it is there")?;
+    ensure!(found.ino == dir.ino, "it is another directory");
+    let file = EntryName::new(b"file")?;
+    let node = other.lookup(&Cred::ROOT, &found, &file).await?.node(&found, &file);
+    other.setattr(&Cred::ROOT, &node, set(0o640)).await?;
+    let settled = tokio::time::timeout(Duration::from_secs(300), one.settle_all()).await;
+    ensure!(settled.is_ok(), "changes of a mount that was cut off are never sent");
+    world.wait(world.plan().lease).await;
+    for mount in [other, one] {
+        let mode = mount.getattr(&Cred::ROOT, &node).await?.mode & 0o777;
+        ensure!(mode == 0o640, "{mode:o}: a change came late and was taken");
+    }
+    Ok(())
+}
+
+/// What a mount was answered and has not sent is there for others, also when the server has died
+/// in between.
+async fn unsent(world: &World, [one, other]: &[Delegating; 2], name: &str) -> anyhow::Result<()> {
+    let lost = one.lost();
+    let (dir, _) = made(one, name).await?;
+    if let [host] = world.hosts()
+        && host.is_alive()
+    {
+        host.kill();
+        world.count(|counts| counts.kills += 1);
+        host.start()?;
+    }
+    let (root, name) = (other.root().0, EntryName::new(name.as_bytes())?);
+    let found = other.lookup(&Cred::ROOT, &root, &name).await?.dir.context("it is there")?;
+    ensure!(found.ino == dir.ino, "it is another directory");
+    let seen = other.lookup(&Cred::ROOT, &found, &EntryName::new(b"file")?).await;
+    ensure!(seen.is_ok() || one.lost() > lost, "a file that was made is not there: {seen:?}");
+    Ok(())
+}
+
+/// Lets each mount do several operations in a row.
+fn take_turns(random: &SimRandom, steps: &mut [Step]) {
+    let (mut client, mut left) = (0, 0);
+    for step in steps {
+        if left == 0 {
+            (client, left) = (1 - client, random.within(1..10));
+        }
+        step.client = client;
+        left -= 1;
+    }
 }
 
 fn ms(time: Duration) -> u64 {
