@@ -77,6 +77,7 @@ Mount options, separated by commas:
   noatime, strictatime  reads set access times never, or always
   sync                  answer a request once it is on stable storage
   dirsync               the same for changes of names
+  delegations=on        change new directories without asking the server first [default: off]
   context=LABEL, ...    labels for SELinux
 rw, nodev, nosuid, exec and async undo options before them. Options for mount(8) and systemd
 (_netdev, nofail, noauto, user, x-...) have no effect here.";
