@@ -6,11 +6,12 @@
 //! between.
 //!
 //! Race: another runtime may have read a request and not yet registered it when its INTERRUPT is
-//! handled here. Such interrupts are remembered, the last few of them, and found by `register`. One
-//! whose request has been answered already is never found: uniques are not used again.
+//! handled here, and over io_uring an INTERRUPT comes another way than its request. Such interrupts
+//! are remembered, those of the newest requests, and found by `register`. One whose request has been
+//! answered already is never found: uniques are not used again.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeSet,
     task::{Context, Poll, Waker},
 };
 
@@ -20,7 +21,9 @@ use slab::Slab;
 use crate::types::Unique;
 
 /// Interrupts remembered for requests that are not registered yet; that race lasts microseconds.
-const EARLY_MAX: usize = 64;
+/// Over io_uring an INTERRUPT cannot be given back to the kernel, so this must be enough for all
+/// requests of a queue.
+const EARLY_MAX: usize = 4096;
 
 /// The table of requests in hand.
 #[derive(Debug, Default)]
@@ -29,7 +32,7 @@ pub(crate) struct Interrupts(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     in_hand: Slab<InHand>,
-    early: VecDeque<Unique>,
+    early: BTreeSet<Unique>,
 }
 
 #[derive(Debug)]
@@ -46,11 +49,8 @@ pub(crate) struct Slot(usize);
 impl Interrupts {
     pub(crate) fn register(&self, unique: Unique) -> Slot {
         let mut table = self.0.lock();
-        let early = table.early.iter().position(|&early| early == unique);
-        if let Some(at) = early {
-            table.early.remove(at);
-        }
-        Slot(table.in_hand.insert(InHand { unique, interrupted: early.is_some(), waker: None }))
+        let interrupted = table.early.remove(&unique);
+        Slot(table.in_hand.insert(InHand { unique, interrupted, waker: None }))
     }
 
     pub(crate) fn unregister(&self, slot: Slot) {
@@ -73,10 +73,11 @@ impl Interrupts {
             waker.into_iter().for_each(Waker::wake);
             return true;
         }
-        if table.early.len() == EARLY_MAX {
-            table.early.pop_front();
+        table.early.insert(unique);
+        if table.early.len() > EARLY_MAX {
+            // Uniques grow: the first is that of the oldest request.
+            table.early.pop_first();
         }
-        table.early.push_back(unique);
         false
     }
 
@@ -139,9 +140,11 @@ mod tests {
     #[test]
     fn interrupts_without_a_request_are_bounded() {
         let interrupts = Interrupts::default();
-        for unique in 0..1000 {
+        for unique in 0..5000 {
             interrupts.interrupt(Unique(unique * 2));
         }
         assert_eq!(interrupts.0.lock().early.len(), EARLY_MAX);
+        let newest = interrupts.register(Unique(9998));
+        assert!(interrupts.is_interrupted(newest));
     }
 }
