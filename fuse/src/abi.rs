@@ -78,6 +78,10 @@ pub(crate) const NOTIFY_STORE: i32 = 4;
 pub(crate) const NOTIFY_DELETE: i32 = 6;
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
 
+/// Commands to an io_uring descriptor (`IORING_OP_URING_CMD`).
+pub(crate) const IO_URING_CMD_REGISTER: u32 = 1;
+pub(crate) const IO_URING_CMD_COMMIT_AND_FETCH: u32 = 2;
+
 macro_rules! structs {
     ($($name:ident = $size:literal { $($field:ident: $type:ty),* $(,)? })*) => {
         $(
@@ -188,6 +192,15 @@ structs! {
     PollOut = 8 { revents: u32, padding: u32 }
     LseekOut = 8 { offset: u64 }
     Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
+
+    UringEntInOut = 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
+    UringReqHeader = 288 { in_out: [u64; 16], op_in: [u64; 16], ring_ent_in_out: UringEntInOut }
+    UringSqe = 128 {
+        opcode: u8, flags: u8, ioprio: u16, fd: i32, cmd_op: u32, pad1: u32, addr: u64, len: u32,
+        uring_cmd_flags: u32, user_data: u64, buf_index: u16, personality: u16, file_index: u32,
+        cmd: UringCmdReq, unused: [u64; 7],
+    }
+    UringCmdReq = 24 { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6] }
 
     NotifyPollWakeupOut = 8 { kh: u64 }
     NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64 }

@@ -69,6 +69,8 @@ bitflags::bitflags! {
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// The mount cannot be exported by NFS.
         const NO_EXPORT_SUPPORT = 1 << 38;
+        /// Requests over io_uring. Asked for by [`InitOptions::io_uring`] only.
+        const OVER_IO_URING = 1 << 41;
     }
 }
 
@@ -78,6 +80,27 @@ impl Capabilities {
         .union(Capabilities::MAX_PAGES)
         .union(Capabilities::SETXATTR_EXT)
         .union(Capabilities::INIT_EXT);
+}
+
+/// Whether requests come over io_uring, which costs the kernel and us less than `/dev/fuse`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoUring {
+    /// Over `/dev/fuse`.
+    #[default]
+    Off,
+    /// Over io_uring where the kernel allows it, and over `/dev/fuse` elsewhere.
+    Auto,
+    /// Over io_uring; the session does not start without it.
+    On,
+}
+
+/// Way by which requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// `/dev/fuse`.
+    Device,
+    /// io_uring.
+    IoUring,
 }
 
 /// Wishes of the file system.
@@ -95,6 +118,9 @@ pub struct InitOptions {
     pub congestion_threshold: u16,
     /// The step of the file system's times, in nanoseconds.
     pub time_gran: u32,
+    /// Whether requests come over io_uring. The largest write shrinks there, to 128 KiB at least,
+    /// where the machine has more than 8 CPUs.
+    pub io_uring: IoUring,
 }
 
 impl Default for InitOptions {
@@ -106,6 +132,7 @@ impl Default for InitOptions {
             max_background: 64,
             congestion_threshold: 48,
             time_gran: 1,
+            io_uring: IoUring::Off,
         }
     }
 }
@@ -121,6 +148,17 @@ pub struct Negotiated {
     pub max_write: u32,
     /// Largest read-ahead, in bytes.
     pub max_readahead: u32,
+}
+
+impl Negotiated {
+    /// Returns the way by which requests come.
+    pub fn transport(&self) -> Transport {
+        if self.capabilities.contains(Capabilities::OVER_IO_URING) {
+            Transport::IoUring
+        } else {
+            Transport::Device
+        }
+    }
 }
 
 /// The kernel's default limit of pages per request, 256, in bytes.
@@ -139,6 +177,15 @@ pub(crate) enum Answer {
     TooOld,
 }
 
+/// Capabilities that the kernel offers.
+pub(crate) fn offered(offer: &abi::InitIn) -> Capabilities {
+    let mut offered = u64::from(offer.flags);
+    if offered & Capabilities::INIT_EXT.bits() != 0 {
+        offered |= u64::from(offer.flags2) << 32;
+    }
+    Capabilities::from_bits_truncate(offered)
+}
+
 /// Whether and on what we agree with the kernel.
 pub(crate) fn negotiate(offer: &abi::InitIn, wish: &InitOptions) -> Answer {
     let version = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
@@ -149,12 +196,8 @@ pub(crate) fn negotiate(offer: &abi::InitIn, wish: &InitOptions) -> Answer {
         return Answer::TooOld;
     }
 
-    let mut offered = u64::from(offer.flags);
-    if offered & Capabilities::INIT_EXT.bits() != 0 {
-        offered |= u64::from(offer.flags2) << 32;
-    }
     let wanted = wish.capabilities | Capabilities::ALWAYS;
-    let capabilities = wanted & Capabilities::from_bits_truncate(offered);
+    let capabilities = wanted & offered(offer);
     let max_write = if capabilities.contains(Capabilities::MAX_PAGES) {
         wish.max_write.clamp(PAGE, MAX_WRITE_LIMIT)
     } else {

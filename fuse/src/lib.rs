@@ -39,6 +39,7 @@ mod null;
 pub mod pages;
 mod reply;
 mod request;
+mod ring;
 mod session;
 mod sys;
 mod types;
@@ -46,7 +47,7 @@ mod types;
 pub use rustix::io::Errno;
 
 pub use crate::{
-    init::{Capabilities, InitOptions, Negotiated},
+    init::{Capabilities, InitOptions, IoUring, Negotiated, Transport},
     mount::{Connection, MountError, MountOptions, Unmount, mount, unmount},
     notify::{Notice, Notifier},
     null::NullFs,
@@ -55,6 +56,7 @@ pub use crate::{
         Extensions, Header, Op, OwnedRequest, Request, SecurityContext, SecurityContexts, SetAttr,
         SetTime, SupplementaryGroups,
     },
+    ring::IoUringError,
     session::{Ended, Handler, Session, SessionError},
     types::{
         Attr, Entry, FileLock, Handle, LockKind, LockOwner, LockType, NodeId, OpenFlags, StatFs,

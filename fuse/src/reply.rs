@@ -2,7 +2,8 @@
 //!
 //! A [`Reply`] comes with each request; the handler sends it at once or moves it into a task. Each
 //! of its verbs consumes it, so a request is answered at most once, and one that is dropped
-//! unanswered says EIO: at least once. Data is written where it lies, without a copy.
+//! unanswered says EIO: at least once. Data is written where it lies, without a copy; over io_uring
+//! it is copied into the request's entry.
 //!
 //! An answer that the kernel no longer wants (ENOENT: the mount is going away) is dropped silently;
 //! one that it refuses is a bug on our side and logged.
@@ -20,6 +21,7 @@ use crate::{
     abi::{self, opcode},
     channel::Channel,
     interrupt::Slot,
+    ring::Taken,
     types::{Attr, Entry, FileLock, Handle, OpenFlags, StatFs, StatxExtra, Timespec, Unique},
 };
 
@@ -32,12 +34,19 @@ pub struct Reply {
     unique: Unique,
     opcode: u32,
     slot: Option<Slot>,
+    /// The entry of a request that came over io_uring.
+    taken: Option<Taken>,
 }
 
 impl Reply {
-    pub(crate) fn new(channel: &Arc<Channel>, unique: Unique, opcode: u32) -> Self {
-        let slot = channel.shared.interrupts.register(unique);
-        Reply { channel: Arc::clone(channel), unique, opcode, slot: Some(slot) }
+    pub(crate) fn new(
+        channel: &Arc<Channel>,
+        unique: Unique,
+        opcode: u32,
+        taken: Option<Taken>,
+    ) -> Self {
+        let slot = Some(channel.shared.interrupts.register(unique));
+        Reply { channel: Arc::clone(channel), unique, opcode, slot, taken }
     }
 
     /// The kernel's number of the request.
@@ -208,7 +217,11 @@ impl Reply {
     fn answer(&mut self, error: i32, parts: &[&[u8]]) {
         let Some(slot) = self.slot.take() else { return };
         self.channel.shared.interrupts.unregister(slot);
-        match self.channel.write(self.unique.0, error, parts) {
+        let sent = match self.taken.take() {
+            Some(taken) => taken.answer(error, parts),
+            None => self.channel.write(self.unique.0, error, parts),
+        };
+        match sent {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => {
                 let (unique, op) = (self.unique.0, opcode::name(self.opcode));

@@ -10,9 +10,14 @@
 //! while the next request is being served. If all requests were read first and answered together,
 //! all of them would wait for each other.
 //!
+//! Where io_uring is in use ([`crate::ring`]) requests come from there, and `/dev/fuse` is read when it
+//! is ready: the kernel sends FORGET and INTERRUPT there. The session that has agreed with the
+//! kernel serves the ring; sessions on clones of the connection only read their descriptors.
+//!
 //! The session answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and
 //! messages that make no sense (EIO).
 
+mod over_ring;
 #[cfg(test)]
 mod tests;
 
@@ -24,14 +29,15 @@ use tokio::io::{Interest, unix::AsyncFd};
 use zerocopy::IntoBytes;
 
 use crate::{
-    abi::opcode,
+    abi::{self, opcode},
     buffer::{Buffer, Pool},
     channel::Channel,
-    init::{self, Answer, InitOptions, Negotiated},
+    init::{self, Answer, Capabilities, InitOptions, IoUring, Negotiated, Transport},
     mount::Connection,
     notify::Notifier,
     reply::Reply,
     request::{self, Malformed, Message, Request, Source},
+    ring::{IoUringError, Ring, Taken},
     sys,
     types::{NodeId, Unique},
 };
@@ -73,6 +79,9 @@ pub enum SessionError {
     /// The mount was gone before it was ready.
     #[error("unmounted before the session began")]
     Gone,
+    /// [`IoUring::On`] was asked for.
+    #[error("cannot use io_uring for the mount")]
+    IoUring(#[source] IoUringError),
 }
 
 impl From<Errno> for SessionError {
@@ -102,6 +111,8 @@ pub struct Session {
     fd: AsyncFd<Arc<Channel>>,
     pool: Arc<Pool>,
     negotiated: Negotiated,
+    ring: Option<Ring>,
+    without_ring: Option<IoUringError>,
 }
 
 /// Result of one read of the device.
@@ -116,8 +127,12 @@ impl Session {
     /// Agrees with the kernel on the protocol, and is then ready to serve. On a connection that has
     /// been agreed on already (a clone) it is ready at once, and `options` change nothing.
     ///
+    /// With io_uring the session must run on the thread that starts it: the kernel takes back what
+    /// was given to it by a thread that has ended.
+    ///
     /// # Errors
-    /// When the device fails, the kernel is too old, or the mount has gone.
+    /// When the device fails, the kernel is too old or lacks what must be there, or the mount has
+    /// gone.
     ///
     /// # Panics
     /// Outside a tokio runtime with IO enabled.
@@ -127,20 +142,26 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let fd = sys::watch(connection.channel, READY).map_err(SessionError::Device)?;
         let shared = &fd.get_ref().shared;
-        let negotiated = match shared.negotiated.get() {
-            Some(negotiated) => *negotiated,
+        let (negotiated, ring, without_ring) = match shared.negotiated.get() {
+            Some(negotiated) => (*negotiated, None, None),
             None => {
                 let agreed = handshake(&fd, options).await?;
-                *shared.negotiated.get_or_init(|| agreed)
+                let negotiated = *shared.negotiated.get_or_init(|| agreed.negotiated);
+                (negotiated, agreed.ring, agreed.without_ring)
             }
         };
         let pool = Pool::new(buffer_size(negotiated.max_write));
-        Ok(Session { fd, pool, negotiated })
+        Ok(Session { fd, pool, negotiated, ring, without_ring })
     }
 
     /// Returns the result of the negotiation with the kernel.
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
+    }
+
+    /// Why requests come over `/dev/fuse` although [`IoUring::Auto`] was asked for.
+    pub fn without_io_uring(&self) -> Option<&IoUringError> {
+        self.without_ring.as_ref()
     }
 
     /// Sends notifications to this mount's kernel side.
@@ -161,15 +182,22 @@ impl Session {
     ///
     /// # Errors
     /// When the device fails.
-    pub async fn run(self, handler: &impl Handler) -> Result<Ended, SessionError> {
+    pub async fn run(mut self, handler: &impl Handler) -> Result<Ended, SessionError> {
+        match self.ring.take() {
+            Some(ring) => self.over_ring(ring, handler).await,
+            None => self.over_device(handler).await,
+        }
+    }
+
+    async fn over_device(&self, handler: &impl Handler) -> Result<Ended, SessionError> {
         let mut buffer = self.pool.get();
         let (mut budget, mut looks) = (BUDGET, 0);
         loop {
             match next(self.channel(), writable(&mut buffer, &self.pool))? {
                 Next::Bytes(len) => {
                     let before = self.in_hand();
-                    self.dispatch(&buffer, len, handler);
-                    self.give_turns(before).await;
+                    self.dispatch(&buffer, len, None, handler);
+                    self.give_turns(before, || Ok(())).await?;
                     looks = 0;
                 }
                 Next::Again => {}
@@ -197,59 +225,92 @@ impl Session {
     }
 
     /// Lets other tasks run until no more than `before` requests are in hand, or for long enough.
-    async fn give_turns(&self, before: usize) {
+    /// Calls `each` after every turn.
+    async fn give_turns(
+        &self,
+        before: usize,
+        mut each: impl FnMut() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         for _ in 0..TURNS_MAX {
             if self.in_hand() <= before {
-                return;
+                break;
             }
             turn().await;
+            each()?;
         }
+        Ok(())
     }
 
     fn channel(&self) -> &Arc<Channel> {
         self.fd.get_ref()
     }
 
-    fn dispatch(&self, buffer: &Arc<Buffer>, len: usize, handler: &impl Handler) {
+    /// Handles the message at the beginning of the buffer. One that came over io_uring has taken an
+    /// entry.
+    fn dispatch(
+        &self,
+        buffer: &Arc<Buffer>,
+        len: usize,
+        taken: Option<Taken>,
+        handler: &impl Handler,
+    ) {
         let bytes = &buffer[..len];
         let message = request::decode(bytes, Source::Buffer { buffer, len });
         match message {
             Ok(Message::Request(request)) => {
                 let header = &request.header;
-                let reply = Reply::new(self.channel(), header.unique, header.opcode);
+                let reply = Reply::new(self.channel(), header.unique, header.opcode, taken);
                 handler.request(request, reply);
             }
             Ok(Message::Forget(forgets)) => {
                 forgets.for_each(|(node, lookups)| handler.forget(node, lookups));
+                self.give_back(taken);
             }
-            Ok(Message::Interrupt { interrupted }) => self.interrupt(bytes, interrupted),
+            Ok(Message::Interrupt { interrupted }) => {
+                self.interrupt(bytes, interrupted);
+                self.give_back(taken);
+            }
             Ok(Message::Destroy) => {
                 handler.destroy();
-                self.refuse(bytes, None);
+                self.refuse(bytes, taken, None);
             }
-            Ok(Message::NotifyReply) => {}
-            Ok(Message::Init(_)) => self.refuse(bytes, Some(Errno::IO)),
-            Ok(Message::Unknown) => self.refuse(bytes, Some(Errno::NOSYS)),
+            Ok(Message::NotifyReply) => self.give_back(taken),
+            Ok(Message::Init(_)) => self.refuse(bytes, taken, Some(Errno::IO)),
+            Ok(Message::Unknown) => self.refuse(bytes, taken, Some(Errno::NOSYS)),
             Err(Malformed) => {
                 tracing::error!(len, "malformed request from the kernel");
-                self.refuse(bytes, Some(Errno::IO));
+                self.refuse(bytes, taken, Some(Errno::IO));
             }
         }
     }
 
     /// An INTERRUPT is only answered when its request is not in hand: EAGAIN asks the kernel to
-    /// send it again, should the request still wait on this descriptor.
+    /// send it again, should the request still wait on this descriptor. Requests over io_uring wait
+    /// on none, and the kernel would not find them.
     fn interrupt(&self, bytes: &[u8], interrupted: Unique) {
-        if !self.channel().shared.interrupts.interrupt(interrupted) {
-            self.refuse(bytes, Some(Errno::AGAIN));
+        let found = self.channel().shared.interrupts.interrupt(interrupted);
+        if !found && self.negotiated.transport() == Transport::Device {
+            self.refuse(bytes, None, Some(Errno::AGAIN));
+        }
+    }
+
+    /// Gives back the entry of a message that has no answer. The kernel sends none of these over
+    /// io_uring.
+    fn give_back(&self, taken: Option<Taken>) {
+        if let Some(taken) = taken {
+            let _ = taken.answer(0, &[]);
         }
     }
 
     /// Answers without the file system.
-    fn refuse(&self, bytes: &[u8], errno: Option<Errno>) {
+    fn refuse(&self, bytes: &[u8], taken: Option<Taken>, errno: Option<Errno>) {
         let Ok((head, _)) = request::header(bytes) else { return };
         let error = errno.map_or(0, |errno| -errno.raw_os_error());
-        match self.channel().write(head.unique, error, &[]) {
+        let sent = match taken {
+            Some(taken) => taken.answer(error, &[]),
+            None => self.channel().write(head.unique, error, &[]),
+        };
+        match sent {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => {
                 let op = opcode::name(head.opcode);
@@ -307,11 +368,18 @@ fn buffer_size(max_write: u32) -> usize {
     HEAD_MAX + usize::try_from(max_write).expect("at most 1 MiB").max(BODY_MIN)
 }
 
+/// Result of the handshake.
+struct Agreed {
+    negotiated: Negotiated,
+    ring: Option<Ring>,
+    without_ring: Option<IoUringError>,
+}
+
 /// Answers INIT, twice if the kernel speaks a newer major version.
 async fn handshake(
     fd: &AsyncFd<Arc<Channel>>,
     options: &InitOptions,
-) -> Result<Negotiated, SessionError> {
+) -> Result<Agreed, SessionError> {
     let channel = fd.get_ref();
     let mut buffer = vec![0; buffer_size(options.max_write)];
     let nothing = Bytes::new();
@@ -330,10 +398,29 @@ async fn handshake(
         else {
             return Err(SessionError::NoInit);
         };
-        match init::negotiate(&offer, options) {
-            Answer::Agreed(agreed, out) => {
+        let mut wish = *options;
+        wish.capabilities.remove(Capabilities::OVER_IO_URING);
+        let (ring, mut without_ring) = ring(channel, &offer, options)?;
+        if let Some(ring) = &ring {
+            wish.capabilities.insert(Capabilities::OVER_IO_URING);
+            wish.max_write = ring.max_write();
+        }
+        match init::negotiate(&offer, &wish) {
+            Answer::Agreed(mut negotiated, mut out) => {
+                if let Some(ring) = &ring {
+                    out.max_pages = ring.max_pages();
+                }
                 channel.write(head.unique, 0, &[out.as_bytes()])?;
-                return Ok(agreed);
+                let ring = match registered(ring) {
+                    Ok(ring) => ring,
+                    Err(error) if options.io_uring == IoUring::Auto => {
+                        negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
+                        without_ring = Some(error);
+                        None
+                    }
+                    Err(error) => return Err(SessionError::IoUring(error)),
+                };
+                return Ok(Agreed { negotiated, ring, without_ring });
             }
             Answer::AskAgain(out) => channel.write(head.unique, 0, &[out.as_bytes()])?,
             Answer::TooOld => {
@@ -342,4 +429,32 @@ async fn handshake(
             }
         }
     }
+}
+
+/// The ring that the options ask for, or why there is none.
+fn ring(
+    channel: &Arc<Channel>,
+    offer: &abi::InitIn,
+    options: &InitOptions,
+) -> Result<(Option<Ring>, Option<IoUringError>), SessionError> {
+    if options.io_uring == IoUring::Off {
+        return Ok((None, None));
+    }
+    let made = if init::offered(offer).contains(Capabilities::OVER_IO_URING) {
+        Ring::new(channel, options.max_write)
+    } else {
+        Err(IoUringError::NotOffered)
+    };
+    match made {
+        Ok(ring) => Ok((Some(ring), None)),
+        Err(error) if options.io_uring == IoUring::Auto => Ok((None, Some(error))),
+        Err(error) => Err(SessionError::IoUring(error)),
+    }
+}
+
+/// Registers the entries of a ring. The kernel uses `/dev/fuse` where it refuses them.
+fn registered(ring: Option<Ring>) -> Result<Option<Ring>, IoUringError> {
+    let Some(mut ring) = ring else { return Ok(None) };
+    ring.register()?;
+    Ok(Some(ring))
 }

@@ -1,8 +1,10 @@
 //! The system calls on `/dev/fuse` that no safe wrapper covers, and its opening.
 //!
-//! The only file of this crate with `unsafe` in it.
+//! This file and [`ring`] are the only ones of this crate with `unsafe` in them.
 
 #![expect(unsafe_code, reason = "one ioctl and one registration have no safe wrapper")]
+
+pub(crate) mod ring;
 
 use std::{
     io,

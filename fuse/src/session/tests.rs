@@ -76,7 +76,7 @@ fn dispatch(kernel: &Kernel, connection: Connection, handler: &Keeps) {
         while let Next::Bytes(len) =
             next(session.channel(), writable(&mut buffer, &session.pool)).unwrap()
         {
-            session.dispatch(&buffer, len, handler);
+            session.dispatch(&buffer, len, None, handler);
         }
     });
 }

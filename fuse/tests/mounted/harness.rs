@@ -1,9 +1,10 @@
 //! A file system mounted for one test: served by a thread of its own, watched, and always
-//! unmounted.
+//! unmounted. The program of the tests says by its name which transport it uses.
 
 use std::{
     cell::Cell,
     collections::BTreeMap,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     rc::Rc,
@@ -13,12 +14,45 @@ use std::{
 };
 
 use fuse::{
-    Connection, Ended, Handler, InitOptions, MountOptions, NodeId, Notifier, NullFs, Reply,
-    Request, Session, Timespec, Unmount,
+    Connection, Ended, Handler, InitOptions, IoUring, MountOptions, NodeId, Notifier, NullFs,
+    Reply, Request, Session, Timespec, Transport, Unmount,
 };
 
 /// How long anything here may take that takes no time when all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether this program tests io_uring.
+pub(crate) const OVER_RING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"over_ring");
+
+/// Whether the kernel offers FUSE over io_uring to new mounts.
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Runs `act`, which mounts and agrees with the kernel, while the module parameter has this value.
+/// Tests of all programs take turns.
+pub(crate) fn with_parameter<T>(value: &str, act: impl FnOnce() -> T) -> T {
+    /// Restores what was there, also after a panic.
+    struct Restore(String);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let restored = fs::write(PARAMETER, &self.0);
+            assert!(restored.is_ok() || std::thread::panicking(), "{restored:?}");
+        }
+    }
+    let lock = File::create(std::env::temp_dir().join("pando-test-enable-uring")).unwrap();
+    lock.lock().unwrap();
+    // Opening the device loads the module.
+    drop(File::open("/dev/fuse"));
+    let before = fs::read_to_string(PARAMETER).unwrap_or_else(|error| {
+        panic!(
+            "this kernel has no FUSE over io_uring (Linux 6.14), so it cannot be tested: {error}"
+        )
+    });
+    let _restore = (before.trim() != value).then(|| {
+        fs::write(PARAMETER, value).unwrap();
+        Restore(before)
+    });
+    act()
+}
 
 /// A mounted file system.
 pub(crate) struct Mounted {
@@ -110,6 +144,21 @@ pub(crate) fn mount<H: Handler + 'static>(
     options: &InitOptions,
     make: impl Fn() -> H + Clone + Send + 'static,
 ) -> Mounted {
+    if OVER_RING {
+        let options = InitOptions { io_uring: IoUring::On, ..*options };
+        with_parameter("Y", || mount_as(threads, &options, Transport::IoUring, make))
+    } else {
+        mount_as(threads, options, Transport::Device, make)
+    }
+}
+
+/// Mounts, and expects requests to come by this way.
+pub(crate) fn mount_as<H: Handler + 'static>(
+    threads: usize,
+    options: &InitOptions,
+    transport: Transport,
+    make: impl Fn() -> H + Clone + Send + 'static,
+) -> Mounted {
     let dir = tempfile::tempdir().unwrap();
     let mount_options = MountOptions {
         fsname: "null".into(),
@@ -129,14 +178,16 @@ pub(crate) fn mount<H: Handler + 'static>(
         let (send, receive) = mpsc::channel();
         let serve = serve(connection.take().unwrap(), *options, make.clone(), &seen, send);
         served.push(serve);
-        let (next, its_notifier) = receive.recv_timeout(PATIENCE).expect("the session starts");
+        let (next, its_notifier, its_transport) =
+            receive.recv_timeout(PATIENCE).expect("the session starts");
+        assert_eq!(its_transport, transport);
         connection = Some(next);
         notifier = Some(its_notifier);
     }
     Mounted { dir, served, seen, notifier: notifier.unwrap() }
 }
 
-type Started = (Connection, Notifier);
+type Started = (Connection, Notifier, Transport);
 
 #[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
 fn serve<H: Handler + 'static>(
@@ -153,7 +204,8 @@ fn serve<H: Handler + 'static>(
         local.block_on(&runtime, async move {
             let session = Session::start(connection, &options).await.unwrap();
             let next = session.try_clone_connection().unwrap();
-            started.send((next, session.notifier())).unwrap();
+            let transport = session.negotiated().transport();
+            started.send((next, session.notifier(), transport)).unwrap();
             session.run(&Watched { inner: make(), seen }).await.unwrap()
         })
     })
@@ -201,7 +253,8 @@ pub(crate) struct Role(Child);
 
 pub(crate) fn start_role(role: &str, path: &Path) -> Role {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["child_role", "--exact", "--nocapture"]);
+    let test = if OVER_RING { "mounted::child_role" } else { "child_role" };
+    command.args([test, "--exact", "--nocapture"]);
     command.env("FUSE_TEST_ROLE", role).env("FUSE_TEST_PATH", path);
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     Role(command.spawn().unwrap())

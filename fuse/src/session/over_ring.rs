@@ -1,0 +1,99 @@
+//! Requests over io_uring: the session's loop where the ring is in use.
+
+use tokio::io::unix::AsyncFd;
+
+use super::{
+    BUDGET, Ended, Handler, LOOKS_MAX, Next, READY, Session, SessionError, next, turn, writable,
+};
+use crate::{
+    buffer::Buffer,
+    channel::Channel,
+    ring::{Ring, Taken, Woken},
+};
+use rustix::io::Errno;
+use std::{io, pin::pin, sync::Arc, task::Poll};
+
+impl Session {
+    /// Serves until the file system is unmounted.
+    pub(super) async fn over_ring(
+        &self,
+        mut ring: Ring,
+        handler: &impl Handler,
+    ) -> Result<Ended, SessionError> {
+        let mut buffer = self.pool.get();
+        let (mut budget, mut looks) = (BUDGET, 0);
+        let ended = loop {
+            ring.submit()?;
+            let mut device = false;
+            if let Some(taken) = ring.next()? {
+                let before = self.in_hand();
+                self.take(&mut buffer, taken, handler);
+                ring.submit()?;
+                self.give_turns(before, || ring.submit()).await?;
+                looks = 0;
+            } else if looks < LOOKS_MAX && self.in_hand() == 0 {
+                looks += 1;
+                std::thread::yield_now();
+                turn().await;
+            } else {
+                let woken = ring.wait(ready(&self.fd)).await.map_err(SessionError::Device)?;
+                device = woken == Woken::Device;
+                budget = BUDGET;
+            }
+            budget -= 1;
+            if budget == 0 {
+                tokio::task::yield_now().await;
+                budget = BUDGET;
+                device = is_ready(&self.fd).await.map_err(SessionError::Device)?;
+            }
+            if device && let Some(ended) = self.read_all(&mut buffer, handler)? {
+                break ended;
+            }
+        };
+        ring.gather(turn).await;
+        Ok(ended)
+    }
+
+    /// Hands a request from the ring to the handler.
+    fn take(&self, buffer: &mut Arc<Buffer>, taken: Taken, handler: &impl Handler) {
+        match taken.message(writable(buffer, &self.pool)) {
+            Ok(len) => self.dispatch(buffer, len, Some(taken), handler),
+            Err(error) => {
+                tracing::error!(%error, "a request over io_uring");
+                let _ = taken.answer(-Errno::IO.raw_os_error(), &[]);
+            }
+        }
+    }
+
+    /// Reads `/dev/fuse` until it is empty.
+    fn read_all(
+        &self,
+        buffer: &mut Arc<Buffer>,
+        handler: &impl Handler,
+    ) -> Result<Option<Ended>, SessionError> {
+        loop {
+            match next(self.channel(), writable(buffer, &self.pool))? {
+                Next::Bytes(len) => self.dispatch(buffer, len, None, handler),
+                Next::Again => {}
+                Next::Empty => return Ok(None),
+                Next::Ended(ended) => return Ok(Some(ended)),
+            }
+        }
+    }
+}
+
+/// Waits until the device has been ready since it was last said to be empty.
+async fn ready(fd: &AsyncFd<Arc<Channel>>) -> io::Result<()> {
+    fd.ready(READY).await?.clear_ready();
+    Ok(())
+}
+
+/// Whether [`ready`] would return at once.
+async fn is_ready(fd: &AsyncFd<Arc<Channel>>) -> io::Result<bool> {
+    let mut ready = pin!(ready(fd));
+    std::future::poll_fn(|cx| match ready.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done.map(|()| true)),
+        Poll::Pending => Poll::Ready(Ok(false)),
+    })
+    .await
+}
