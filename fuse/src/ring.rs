@@ -284,8 +284,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Passes answers and new entries to the kernel, in one call where they fit.
-    pub(crate) fn submit(&mut self) -> Result<(), Errno> {
+    /// Passes answers and new entries to the kernel, in one call where they fit. False when there
+    /// are none.
+    pub(crate) fn submit(&mut self) -> Result<bool, Errno> {
         let mut commits = mem::take(&mut self.spare);
         mem::swap(&mut commits, &mut self.answers.pending.lock().commits);
         for (entry, unique) in commits.drain(..) {
@@ -299,10 +300,11 @@ impl Ring {
             let iovecs = entry.memory.iovecs();
             self.arm(entry, abi::IO_URING_CMD_REGISTER, cmd, iovecs)?;
         }
-        if self.rings.get_ref().unsubmitted() > 0 {
+        let any = self.rings.get_ref().unsubmitted() > 0;
+        if any {
             self.rings.get_mut().enter()?;
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Queues the command that gives an entry to the kernel.

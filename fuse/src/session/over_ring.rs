@@ -13,6 +13,9 @@ use crate::{
 use rustix::io::Errno;
 use std::{io, pin::pin, sync::Arc, task::Poll};
 
+/// Looks for the next request, each a look into memory, to one turn of other tasks.
+const LOOKS_A_TURN: u32 = 4;
+
 impl Session {
     /// Serves until the file system is unmounted.
     pub(super) async fn over_ring(
@@ -23,18 +26,23 @@ impl Session {
         let mut buffer = self.pool.get();
         let (mut budget, mut looks) = (BUDGET, 0);
         let ended = loop {
-            ring.submit()?;
             let mut device = false;
             if let Some(taken) = ring.next()? {
                 let before = self.in_hand();
                 self.take(&mut buffer, taken, handler);
-                ring.submit()?;
-                self.give_turns(before, || ring.submit()).await?;
+                if self.in_hand() > before {
+                    ring.submit()?;
+                    self.give_turns(before, || ring.submit().map(|_| ())).await?;
+                }
                 looks = 0;
+            } else if ring.submit()? {
+                // The answers may have let the kernel send more.
             } else if looks < LOOKS_MAX && self.in_hand() == 0 {
                 looks += 1;
                 std::thread::yield_now();
-                turn().await;
+                if looks.is_multiple_of(LOOKS_A_TURN) {
+                    turn().await;
+                }
             } else {
                 let woken = ring.wait(ready(&self.fd)).await.map_err(SessionError::Device)?;
                 device = woken == Woken::Device;

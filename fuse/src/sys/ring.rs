@@ -152,6 +152,7 @@ impl Rings {
         params.flags = IoringSetupFlags::SQE128
             | IoringSetupFlags::CQSIZE
             | IoringSetupFlags::NO_SQARRAY
+            | IoringSetupFlags::COOP_TASKRUN
             | IoringSetupFlags::SUBMIT_ALL;
         params.cq_entries = completions;
         // SAFETY: no descriptor is passed in `params`.
