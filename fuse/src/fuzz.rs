@@ -1,4 +1,4 @@
-//! A fuzz target: whatever comes out of `/dev/fuse` is decoded or refused, never a panic.
+//! Fuzz targets: whatever comes out of `/dev/fuse` or io_uring is decoded or refused, never a panic.
 //!
 //! `fuzz/` runs it under a fuzzer (feature `fuzzing`), the test below over its corpus. The kernel
 //! is trusted, but versions of it differ, and a mistake in a length would read bytes that are not
@@ -6,7 +6,13 @@
 
 use bytes::Bytes;
 
-use crate::request::{Message, Source, decode};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::{
+    abi::UringReqHeader,
+    request::{Message, Source, decode},
+    ring::message::assemble,
+};
 
 /// One message of the kernel. Its length is set right, as the session has checked it.
 pub fn request(bytes: &[u8]) {
@@ -25,6 +31,19 @@ pub fn request(bytes: &[u8]) {
             let name = request.name();
             assert_eq!(request.detach().get().name(), name);
         }
+    }
+}
+
+/// One request over io_uring: the header with its three parts, then the payload. What fits together
+/// is decoded as a message of `/dev/fuse` is.
+pub fn ring_request(bytes: &[u8]) {
+    let mut header = UringReqHeader::new_zeroed();
+    let (head, payload) = bytes.split_at(bytes.len().min(size_of::<UringReqHeader>()));
+    header.as_mut_bytes()[..head.len()].copy_from_slice(head);
+    let mut message = vec![0; 4096 + payload.len()];
+    let copy = |into: &mut [u8]| into.copy_from_slice(&payload[..into.len()]);
+    if let Ok(len) = assemble(&header, payload.len(), &mut message, copy) {
+        request(&message[..len]);
     }
 }
 
@@ -54,5 +73,27 @@ mod tests {
     #[test]
     fn no_message_makes_a_panic() {
         mutate::run("fuse_request", seeds(), 30_000, request);
+    }
+
+    /// A message, in the parts in which it comes over io_uring: so many bytes of it are the
+    /// operation's structure.
+    fn split(message: &[u8], op_bytes: usize) -> Vec<u8> {
+        let mut header = UringReqHeader::new_zeroed();
+        let (head, body) = message.split_at(40);
+        let (op, payload) = body.split_at(op_bytes);
+        header.in_out.as_mut_bytes()[..40].copy_from_slice(head);
+        header.in_out.as_mut_bytes()[..4]
+            .copy_from_slice(&u32::try_from(message.len()).unwrap().to_ne_bytes());
+        header.op_in.as_mut_bytes()[..op.len()].copy_from_slice(op);
+        header.ring_ent_in_out.payload_sz = u32::try_from(payload.len()).unwrap();
+        [header.as_bytes(), payload].concat()
+    }
+
+    #[test]
+    fn no_request_in_parts_makes_a_panic() {
+        let parts = seeds()
+            .into_iter()
+            .flat_map(|message| [0, 8, 64].map(|op_bytes| split(&message, op_bytes)));
+        mutate::run("fuse_ring_request", parts.collect(), 30_000, ring_request);
     }
 }

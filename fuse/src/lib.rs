@@ -56,7 +56,7 @@ pub use crate::{
         Extensions, Header, Op, OwnedRequest, Request, SecurityContext, SecurityContexts, SetAttr,
         SetTime, SupplementaryGroups,
     },
-    ring::IoUringError,
+    ring::{IoUringError, enable_io_uring},
     session::{Ended, Handler, Session, SessionError},
     types::{
         Attr, Entry, FileLock, Handle, LockKind, LockOwner, LockType, NodeId, OpenFlags, StatFs,

@@ -54,6 +54,12 @@ impl Reply {
         self.unique
     }
 
+    /// Whether the request came over io_uring. There the kernel does not tell of a signal that is
+    /// pending when the request begins, or comes before it has arrived here.
+    pub fn is_over_io_uring(&self) -> bool {
+        self.taken.is_some()
+    }
+
     /// Waits until the kernel wants the request to end: a signal came for the process that waits.
     /// The answer is then EINTR, unless the operation is done already. Only this ends the process's
     /// wait, so every long operation watches this.

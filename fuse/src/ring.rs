@@ -70,6 +70,8 @@ pub enum IoUringError {
     Register(#[source] io::Error),
 }
 
+/// Whether the kernel offers FUSE over io_uring to a mount that begins.
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 /// Entries of a queue at the beginning.
 const ENTRIES_MIN: u32 = 8;
@@ -87,6 +89,21 @@ const PAYLOADS_MAX: u64 = 64 << 20;
 const PAYLOAD_MIN: u32 = 128 << 10;
 /// Looks for the entries that the kernel gives back when the mount ends.
 const LAST_LOOKS_MAX: u32 = 10_000;
+
+/// Has the kernel offer FUSE over io_uring to all mounts from now on, if it does not; only root may.
+/// To be called before [`mount`](crate::mount). Returns whether that was changed.
+///
+/// # Errors
+/// When the kernel has no such parameter, or it cannot be set.
+pub fn enable_io_uring() -> io::Result<bool> {
+    // Opening the device loads the module, which has the parameter.
+    drop(sys::open_device()?);
+    if std::fs::read_to_string(ENABLE_URING)?.trim() == "Y" {
+        return Ok(false);
+    }
+    std::fs::write(ENABLE_URING, "Y")?;
+    Ok(true)
+}
 
 /// Place of an entry in the table, and its queue.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 #[path = "mounted/harness.rs"]
-mod harness;
+pub(crate) mod harness;
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use fuse::{Ended, Errno, Handler, InitOptions, NodeId, Notice, Op, Reply, Request, Unmount};
-use harness::{Deferred, mount, mount_null, null, start_role};
+use harness::{Deferred, mount, mount_again, mount_null, null, serve_here, start_role};
 use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, RenameFlags, StatxFlags, XattrFlags};
 
 #[test]
@@ -196,6 +196,14 @@ fn child_role() {
         "flock" => rustix::fs::flock(file(), FlockOperation::LockExclusive),
         "fcntl" => rustix::fs::fcntl_lock(file(), FlockOperation::LockExclusive),
         "fcntl-try" => rustix::fs::fcntl_lock(file(), FlockOperation::NonBlockingLockExclusive),
+        "serve" => {
+            serve_here(Path::new(&path));
+            Ok(())
+        }
+        "mount-again" => {
+            mount_again();
+            Ok(())
+        }
         "getxattr" => rustix::fs::getxattr(&path, "user.never", &mut [0; 16]).map(|_| ()),
         other => panic!("no such role: {other}"),
     };
@@ -395,12 +403,17 @@ fn a_mount_in_use_is_busy_and_ends_when_its_last_file_is_closed() {
     assert_eq!(mounted.ended(), [Ended::Unmounted]);
 }
 
-/// Answers the root's attributes, and getxattr only when it is interrupted.
-struct Waits;
+/// Answers the root's attributes, statfs after it has blocked its thread, and getxattr only when it
+/// is interrupted.
+pub(crate) struct Waits;
 
 impl Handler for Waits {
     fn request(&self, request: Request<'_>, reply: Reply) {
         match request.op {
+            Op::StatFs => {
+                harness::block_the_thread();
+                reply.error(Errno::NOSYS);
+            }
             Op::GetXattr { .. } => {
                 tokio::task::spawn_local(async move {
                     reply.interrupted().await;
@@ -422,7 +435,7 @@ impl Handler for Waits {
                     rdev: 0,
                     blksize: 4096,
                 };
-                reply.attr(&attr, Duration::ZERO);
+                reply.attr(&attr, Duration::from_secs(3600));
             }
             Op::ListXattr { .. } => drop(reply),
             _ => reply.error(Errno::NOSYS),

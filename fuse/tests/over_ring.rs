@@ -4,4 +4,245 @@
 //! Needs Linux 6.14, and the right to set its module parameter; without them these tests fail, they
 //! are not skipped.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 mod mounted;
+
+use std::{
+    error::Error as _,
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use fuse::{
+    Ended, Errno, InitOptions, IoUring, IoUringError, NullFs, Session, SessionError, Transport,
+    Unmount,
+};
+use mounted::{
+    Waits,
+    harness::{
+        PATIENCE, mount, mount_as, mount_null, mount_options, null, start_role, until,
+        with_parameter,
+    },
+};
+use rustix::{
+    fs::{FlockOperation, XattrFlags},
+    thread::{CpuSet, sched_setaffinity},
+};
+
+/// Keeps this thread on one CPU.
+fn stay_on(cpu: usize) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    sched_setaffinity(None, &cpus).unwrap();
+}
+
+/// Runs `act` on a thread, and fails when it takes too long.
+#[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
+fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, done) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let _ = send.send(act());
+    });
+    let value = done.recv_timeout(PATIENCE).expect("it ends in time");
+    thread.join().unwrap();
+    value
+}
+
+#[test]
+fn more_locks_can_wait_on_a_cpu_than_it_has_entries_at_first() {
+    let mounted = mount_null();
+    let path = mounted.path("file");
+    let file = File::create_new(&path).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    let (send, done) = mpsc::channel();
+    let waiting = 200;
+    thread::scope(|scope| {
+        for _ in 0..waiting {
+            let (path, send) = (&path, send.clone());
+            scope.spawn(move || {
+                stay_on(0);
+                let file = File::options().write(true).open(path).unwrap();
+                rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+                drop(file);
+                send.send(()).unwrap();
+            });
+        }
+        mounted.seen.wait("SETLKW", 1 + waiting);
+        // The unlock goes by the same queue.
+        stay_on(0);
+        drop(file);
+        for _ in 0..waiting {
+            done.recv_timeout(PATIENCE).expect("each gets the lock in turn");
+        }
+    });
+}
+
+#[test]
+fn an_interrupt_that_comes_before_its_request_ends_it() {
+    // The first session has the ring; the second reads interrupts while the first is blocked.
+    let mounted = mount(2, &InitOptions::default(), || Waits);
+    // The kernel knows the attributes from here on, so that the child sends one request only.
+    fs::metadata(mounted.root()).unwrap();
+    for round in 1..=3 {
+        let root = mounted.root().to_owned();
+        thread::scope(|scope| {
+            scope.spawn(|| rustix::fs::statvfs(&root));
+            mounted.seen.wait("STATFS", round);
+            let child = start_role("getxattr", &root);
+            until("the child waits for its answer", || waits_for_an_answer(child.0.id()));
+            assert_eq!(mounted.seen.count("GETXATTR"), round - 1, "the thread is blocked");
+            assert!(!child.kill().success());
+        });
+        mounted.seen.wait("GETXATTR", round);
+    }
+    assert_eq!(mounted.unmount(Unmount::Lazy), [Ended::Unmounted, Ended::Unmounted]);
+}
+
+/// Whether a thread of a process waits for an answer of a FUSE file system.
+fn waits_for_an_answer(pid: u32) -> bool {
+    let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.any(|task| {
+        let place = fs::read_to_string(task.path().join("wchan"));
+        place.is_ok_and(|place| place == "request_wait_answer")
+    })
+}
+
+#[test]
+fn a_killed_process_leaves_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    let device = fs::metadata(&path).unwrap().dev();
+    let server = with_parameter("Y", || {
+        let server = start_role("serve", &path);
+        until("it is mounted", || fs::metadata(&path).is_ok_and(|found| found.dev() != device));
+        server
+    });
+    let file = File::create_new(path.join("file")).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    let mut waiting = start_role("flock", &path.join("file"));
+    until("the lock is waited for", || waits_for_an_answer(waiting.0.id()));
+    assert!(!server.kill().success());
+    assert!(!waiting.end().success());
+    let lost = in_time(move || (file.metadata().err(), drop(file)).0).unwrap();
+    assert_eq!(Errno::from_io_error(&lost), Some(Errno::NOTCONN));
+    fuse::unmount(&path, Unmount::WhenIdle).unwrap();
+}
+
+#[test]
+fn a_forced_unmount_ends_what_waits() {
+    let mounted = mount_null();
+    let path = mounted.path("file");
+    let file = File::create_new(&path).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    let mut waiting = start_role("flock", &path);
+    mounted.seen.wait("SETLKW", 2);
+    let root = mounted.root().to_owned();
+    in_time(move || fuse::unmount(&root, Unmount::Force)).unwrap();
+    assert!(!waiting.end().success());
+    assert_eq!(in_time(move || mounted.ended()), [Ended::Unmounted]);
+    drop(file);
+}
+
+#[test]
+fn mounts_that_end_leave_no_memory_and_no_descriptor() {
+    assert!(start_role("mount-again", Path::new("/")).end().success());
+}
+
+#[test]
+fn the_largest_xattr_fits_where_writes_are_small() {
+    let options = InitOptions { max_write: 4096, ..NullFs::init_options() };
+    let mounted = mount(1, &options, || null(Duration::ZERO));
+    let path = mounted.path("file");
+    fs::write(&path, vec![3; 100_000]).unwrap();
+    let large = vec![7; 65_536];
+    rustix::fs::setxattr(&path, "user.a", &large, XattrFlags::CREATE).unwrap();
+    let mut value = vec![0; 65_536];
+    assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut value), Ok(65_536));
+    assert!(value == large && fs::read(&path).unwrap() == vec![3; 100_000]);
+}
+
+#[test]
+fn a_cpu_can_go_and_come_back() {
+    const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
+    struct Back;
+    impl Drop for Back {
+        fn drop(&mut self) {
+            fs::write(ONLINE, "1").unwrap();
+        }
+    }
+    let mounted = mount_null();
+    let work = |round: u32| {
+        for number in 0..100 {
+            fs::write(mounted.path(&format!("{round}-{number}")), b"x").unwrap();
+        }
+    };
+    work(0);
+    if let Err(error) = fs::write(ONLINE, "0") {
+        eprintln!("NOT TESTED: this machine takes no CPU away: {error}");
+        return;
+    }
+    let back = Back;
+    work(1);
+    drop(back);
+    work(2);
+    assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), 300);
+}
+
+/// Mounts, starts a session that wants io_uring, and unmounts.
+fn started(io_uring: IoUring) -> Result<(Transport, Option<String>), SessionError> {
+    let dir = tempfile::tempdir().unwrap();
+    let connection = fuse::mount(&mount_options(), dir.path()).unwrap();
+    let options = InitOptions { io_uring, ..NullFs::init_options() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let session = runtime.block_on(Session::start(connection, &options));
+    fuse::unmount(dir.path(), Unmount::Lazy).unwrap();
+    session.map(|session| {
+        let without = session.without_io_uring().map(ToString::to_string);
+        (session.negotiated().transport(), without)
+    })
+}
+
+#[test]
+fn without_the_parameter_requests_come_over_the_device() {
+    with_parameter("N", || {
+        let (transport, without) = started(IoUring::Auto).unwrap();
+        assert_eq!(transport, Transport::Device);
+        assert!(without.unwrap().contains("enable_uring is N"));
+        let refused = started(IoUring::On).unwrap_err();
+        assert!(matches!(refused, SessionError::IoUring(IoUringError::NotOffered)), "{refused}");
+        assert_eq!(started(IoUring::Off).unwrap(), (Transport::Device, None));
+    });
+    let auto = InitOptions { io_uring: IoUring::Auto, ..NullFs::init_options() };
+    let mounted =
+        with_parameter("N", || mount_as(1, &auto, Transport::Device, || null(Duration::ZERO)));
+    fs::write(mounted.path("file"), b"served").unwrap();
+    let mounted =
+        with_parameter("Y", || mount_as(1, &auto, Transport::IoUring, || null(Duration::ZERO)));
+    fs::write(mounted.path("file"), b"served").unwrap();
+}
+
+#[test]
+fn where_io_uring_is_forbidden_requests_come_over_the_device() {
+    const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+    struct Restore(String);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            fs::write(DISABLED, &self.0).unwrap();
+        }
+    }
+    with_parameter("Y", || {
+        let _restore = Restore(fs::read_to_string(DISABLED).unwrap());
+        fs::write(DISABLED, "2").unwrap();
+        let (transport, without) = started(IoUring::Auto).unwrap();
+        assert_eq!(transport, Transport::Device);
+        assert!(without.unwrap().contains("refuses io_uring"));
+        let refused = started(IoUring::On).unwrap_err();
+        let source = refused.source().and_then(std::error::Error::source).unwrap();
+        assert!(source.to_string().contains("not permitted"), "{source}");
+    });
+}

@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     rc::Rc,
@@ -21,38 +21,12 @@ use fuse::{
 /// How long anything here may take that takes no time when all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+#[path = "parameter.rs"]
+mod parameter;
+pub(crate) use parameter::with_parameter;
+
 /// Whether this program tests io_uring.
 pub(crate) const OVER_RING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"over_ring");
-
-/// Whether the kernel offers FUSE over io_uring to new mounts.
-const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// Runs `act`, which mounts and agrees with the kernel, while the module parameter has this value.
-/// Tests of all programs take turns.
-pub(crate) fn with_parameter<T>(value: &str, act: impl FnOnce() -> T) -> T {
-    /// Restores what was there, also after a panic.
-    struct Restore(String);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            let restored = fs::write(PARAMETER, &self.0);
-            assert!(restored.is_ok() || std::thread::panicking(), "{restored:?}");
-        }
-    }
-    let lock = File::create(std::env::temp_dir().join("pando-test-enable-uring")).unwrap();
-    lock.lock().unwrap();
-    // Opening the device loads the module.
-    drop(File::open("/dev/fuse"));
-    let before = fs::read_to_string(PARAMETER).unwrap_or_else(|error| {
-        panic!(
-            "this kernel has no FUSE over io_uring (Linux 6.14), so it cannot be tested: {error}"
-        )
-    });
-    let _restore = (before.trim() != value).then(|| {
-        fs::write(PARAMETER, value).unwrap();
-        Restore(before)
-    });
-    act()
-}
 
 /// A mounted file system.
 pub(crate) struct Mounted {
@@ -160,16 +134,7 @@ pub(crate) fn mount_as<H: Handler + 'static>(
     make: impl Fn() -> H + Clone + Send + 'static,
 ) -> Mounted {
     let dir = tempfile::tempdir().unwrap();
-    let mount_options = MountOptions {
-        fsname: "null".into(),
-        subtype: "null".into(),
-        default_permissions: true,
-        allow_other: true,
-        nosuid: true,
-        nodev: true,
-        ..MountOptions::default()
-    };
-    let connection = fuse::mount(&mount_options, dir.path()).expect("root can mount");
+    let connection = fuse::mount(&mount_options(), dir.path()).expect("root can mount");
     let seen = Arc::new(Seen::default());
     let mut served = Vec::new();
     let mut connection = Some(connection);
@@ -185,6 +150,18 @@ pub(crate) fn mount_as<H: Handler + 'static>(
         notifier = Some(its_notifier);
     }
     Mounted { dir, served, seen, notifier: notifier.unwrap() }
+}
+
+pub(crate) fn mount_options() -> MountOptions {
+    MountOptions {
+        fsname: "null".into(),
+        subtype: "null".into(),
+        default_permissions: true,
+        allow_other: true,
+        nosuid: true,
+        nodev: true,
+        ..MountOptions::default()
+    }
 }
 
 type Started = (Connection, Notifier, Transport);
@@ -249,7 +226,7 @@ impl Drop for Mounted {
 }
 
 /// A process that does one thing (see `child_role`), killed at the latest when dropped.
-pub(crate) struct Role(Child);
+pub(crate) struct Role(pub(crate) Child);
 
 pub(crate) fn start_role(role: &str, path: &Path) -> Role {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -269,13 +246,12 @@ impl Role {
 
     /// Waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
-        for _ in 0..2000 {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status;
-            }
-            wait_10_ms();
-        }
-        panic!("the process does not end");
+        let mut status = None;
+        until("the process ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
     }
 }
 
@@ -285,7 +261,55 @@ impl Drop for Role {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when a process has ended")]
-fn wait_10_ms() {
-    std::thread::sleep(Duration::from_millis(10));
+/// Waits for a condition by looking again and again, where no event announces it.
+#[expect(clippy::disallowed_methods, reason = "other processes and the kernel announce nothing")]
+pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if reached() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never happens: {what}");
+}
+
+/// A handler that blocks its thread, which it must not, for a while.
+#[expect(clippy::disallowed_methods, reason = "the thread must be away for a known time")]
+pub(crate) fn block_the_thread() {
+    std::thread::sleep(Duration::from_millis(600));
+}
+
+/// Mounts a file system in memory on `path` and serves it until it is unmounted.
+pub(crate) fn serve_here(path: &Path) {
+    let connection = fuse::mount(&mount_options(), path).unwrap();
+    let io_uring = if OVER_RING { IoUring::On } else { IoUring::Off };
+    let options = InitOptions { io_uring, ..NullFs::init_options() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let session = Session::start(connection, &options).await.unwrap();
+        session.run(&null(Duration::ZERO)).await.unwrap();
+    });
+}
+
+/// Number of bytes that this process has mapped, and of its open files.
+fn size() -> (u64, usize) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    (kib << 10, fs::read_dir("/proc/self/fd").unwrap().count())
+}
+
+/// Mounts and unmounts often, and fails if that leaves memory mapped or files open.
+pub(crate) fn mount_again() {
+    let round = || {
+        let mounted = mount_null();
+        fs::write(mounted.path("file"), vec![1; 1 << 20]).unwrap();
+        assert_eq!(mounted.unmount(Unmount::Lazy), [Ended::Unmounted]);
+    };
+    (0..3).for_each(|_| round());
+    let before = size();
+    (0..20).for_each(|_| round());
+    let after = size();
+    assert!(after.0 < before.0 + (32 << 20), "{before:?} {after:?}");
+    assert!(after.1 <= before.1, "{before:?} {after:?}");
 }
