@@ -23,7 +23,7 @@ use base::{Attr, HashMap, HashSet, acl::with_umask};
 use client::{FileSystem, Handle};
 use fuse::{
     Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatFs, StatxExtra,
-    Unique,
+    Transport, Unique,
 };
 use tokio::{sync::Notify, time::Instant};
 use wire::DirRef;
@@ -45,6 +45,7 @@ pub(crate) struct Manners {
     pub(crate) attr: Duration,
     pub(crate) entry: Duration,
     pub(crate) synchronous: Synchronous,
+    pub(crate) transport: Transport,
 }
 
 /// Space and inodes as they were when they were asked for.

@@ -38,7 +38,7 @@ mod options;
 mod serve;
 mod walks;
 
-pub use fuse::{Ended, Unmount};
+pub use fuse::{Ended, IoUring, Unmount};
 
 pub use crate::{
     mounted::{Error, Mounted, run, unmount},

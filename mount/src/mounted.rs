@@ -8,7 +8,10 @@ use std::{
 
 use base::{Attr, Cred, EntryName, FsError};
 use client::{AccessTimes, FileSystem};
-use fuse::{Capabilities, Ended, InitOptions, MountError, MountOptions, Session, Unmount};
+use fuse::{
+    Capabilities, Ended, InitOptions, IoUring, MountError, MountOptions, Session, Transport,
+    Unmount,
+};
 use rustix::{
     fs::{AtFlags, CWD, FileType, Statx, StatxAttributes, StatxFlags},
     io::Errno,
@@ -107,8 +110,12 @@ pub async fn run<S: FileSystem + 'static>(
 ) -> Result<Mounted, Error> {
     let root = subdir(&fs, &options.subdir).await?;
     let (path, kernel) = (mountpoint.to_owned(), mount_options(options));
+    let io_uring = options.io_uring;
     let connection = blocking(move || {
         check(&path)?;
+        if io_uring == IoUring::On {
+            allow_io_uring();
+        }
         fuse::mount(&kernel, &path).map_err(|error| mount_error(&path, error))
     })
     .await?;
@@ -120,10 +127,12 @@ pub async fn run<S: FileSystem + 'static>(
             return Err(error.into());
         }
     };
+    tell_transport(&session, mountpoint);
     let manners = Manners {
         attr: options.attr_timeout,
         entry: options.entry_timeout,
         synchronous: options.synchronous,
+        transport: session.negotiated().transport(),
     };
     let adapter = Rc::new(Adapter::new(fs, root, manners, session.notifier()));
     let served = spawn_local(serve(session, adapter));
@@ -133,6 +142,38 @@ pub async fn run<S: FileSystem + 'static>(
         tracing::debug!(%error, "the kernel reads ahead as little as ever");
     }
     Ok(Mounted { mountpoint: mountpoint.to_owned(), served })
+}
+
+/// Has the kernel offer io_uring, where this process may. Where it may not, the session says what is
+/// missing.
+fn allow_io_uring() {
+    match fuse::enable_io_uring() {
+        Ok(true) => tracing::info!("io_uring=on: the kernel offers io_uring to mounts from now on"),
+        Ok(false) => {}
+        Err(error) => tracing::debug!(%error, "cannot have the kernel offer io_uring"),
+    }
+}
+
+/// Logs by which way requests come, and why it is not the better one.
+fn tell_transport(session: &Session, mountpoint: &Path) {
+    let transport = transport_name(session.negotiated().transport());
+    let path = mountpoint.display();
+    match session.without_io_uring() {
+        Some(error) => {
+            let why = std::iter::successors(Some(error as &dyn std::error::Error), |e| e.source());
+            let why = why.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+            tracing::info!(transport, why, "requests of the kernel path={path}");
+        }
+        None => tracing::info!(transport, "requests of the kernel path={path}"),
+    }
+}
+
+/// Name of a transport, as logs and the attribute `pando.transport` have it.
+pub(crate) fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Device => "/dev/fuse",
+        Transport::IoUring => "io_uring",
+    }
 }
 
 impl Mounted {
@@ -307,5 +348,10 @@ fn init_options(options: &Options) -> InitOptions {
         | Capabilities::FLOCK_LOCKS
         | Capabilities::POSIX_ACL
         | Capabilities::ABORT_ERROR;
-    InitOptions { capabilities, max_write: options.max_write, ..InitOptions::default() }
+    InitOptions {
+        capabilities,
+        max_write: options.max_write,
+        io_uring: options.io_uring,
+        ..InitOptions::default()
+    }
 }

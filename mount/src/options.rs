@@ -7,6 +7,7 @@
 use std::{num::ParseFloatError, time::Duration};
 
 use client::AccessTimes;
+use fuse::IoUring;
 
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Options {
     pub delegations: bool,
     /// The largest write of the kernel, in bytes: a multiple of 4096, at most 1 MiB.
     pub max_write: u32,
+    /// Whether the kernel's requests come over io_uring.
+    pub io_uring: IoUring,
 }
 
 /// Changes that are on stable storage when they are answered, without an `fsync` of the program.
@@ -72,6 +75,7 @@ impl Default for Options {
             fsname: "pando".to_owned(),
             delegations: false,
             max_write: 1 << 20,
+            io_uring: IoUring::Auto,
         }
     }
 }
@@ -94,6 +98,14 @@ pub enum OptionError {
     /// There is no such option.
     #[error("unknown mount option: {0}")]
     Unknown(String),
+    /// The value is none of those that the option has.
+    #[error("mount option has another value: {option}, expected {expected}")]
+    Value {
+        /// The option as given.
+        option: String,
+        /// Values that it has.
+        expected: &'static str,
+    },
     /// The value is no number of seconds.
     #[error("mount option needs seconds: {option}")]
     NotSeconds {
@@ -117,10 +129,10 @@ pub fn split(list: &str) -> impl Iterator<Item = &str> {
 
 impl Options {
     /// Takes in a list as `mount -o` has it. Ours: `allow_other`, `subdir=/a`, `attr_timeout=S`,
-    /// `entry_timeout=S`, where S are seconds, with a fraction if need be, `delegations=on|off`. Those of mount(8): `ro`,
-    /// `dev`, `suid`, `noexec`, `sync`, `dirsync` and what undoes them, `relatime`, `noatime`,
-    /// `strictatime`, `context=`; and those that mount(8) and others act on themselves (`_netdev`,
-    /// `nofail`, `x-*`, ...), which change nothing.
+    /// `entry_timeout=S`, where S are seconds, with a fraction if need be, `delegations=on|off`, and
+    /// `io_uring=auto|on|off`. Those of mount(8): `ro`, `dev`, `suid`, `noexec`, `sync`, `dirsync`
+    /// and what undoes them, `relatime`, `noatime`, `strictatime`, `context=`; and those that
+    /// mount(8) and others act on themselves (`_netdev`, `nofail`, `x-*`, ...), which change nothing.
     ///
     /// # Errors
     /// At the first option that is none; those before it are taken in.
@@ -138,6 +150,7 @@ impl Options {
             Some(("entry_timeout", value)) => self.entry_timeout = seconds(option, value)?,
             Some(("delegations", "on")) => self.delegations = true,
             Some(("delegations", "off")) => self.delegations = false,
+            Some(("io_uring", value)) => self.io_uring = io_uring(option, value)?,
             Some((name, _)) if SECURITY.contains(&name) => self.security.push(option.to_owned()),
             Some((name, _)) if FOR_OTHERS_WITH_VALUE.contains(&name) => {}
             Some(_) => return Err(OptionError::Unknown(option.to_owned())),
@@ -171,6 +184,15 @@ impl Options {
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
+    }
+}
+
+fn io_uring(option: &str, value: &str) -> Result<IoUring, OptionError> {
+    match value {
+        "auto" => Ok(IoUring::Auto),
+        "on" => Ok(IoUring::On),
+        "off" => Ok(IoUring::Off),
+        _ => Err(OptionError::Value { option: option.to_owned(), expected: "auto, on or off" }),
     }
 }
 
@@ -237,6 +259,20 @@ mod tests {
     fn names_and_attributes_are_kept_for_a_second() {
         let Options { attr_timeout, entry_timeout, .. } = Options::default();
         assert_eq!((attr_timeout, entry_timeout), (Duration::from_secs(1), Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn io_uring_is_used_where_it_is_there_unless_told_otherwise() {
+        assert_eq!(of("").io_uring, IoUring::Auto);
+        assert_eq!(of("io_uring=off").io_uring, IoUring::Off);
+        assert_eq!(of("io_uring=off,io_uring=on").io_uring, IoUring::On);
+        assert_eq!(of("io_uring=on,io_uring=auto").io_uring, IoUring::Auto);
+        for option in ["io_uring=", "io_uring=yes"] {
+            let refused = Options::default().set(option);
+            assert!(matches!(refused, Err(OptionError::Value { .. })), "{option}: {refused:?}");
+        }
+        let unknown = OptionError::Unknown("io_uring".to_owned());
+        assert_eq!(Options::default().set("io_uring"), Err(unknown));
     }
 
     #[test]

@@ -16,12 +16,16 @@ use std::{
 };
 
 use client::FileSystem;
-use fuse::{Ended, Errno, Handler, Header, NodeId, OwnedRequest, Reply, Request, Session, Unique};
+use fuse::{Ended, Errno, Handler, Header, NodeId, OwnedRequest, Reply, Request, Session};
 use futures::future::{Either, select};
 use tokio::sync::Notify;
 use tracing::Instrument as _;
 
-use crate::{adapter::Adapter, answer::Outcome, killed::killed};
+use crate::{
+    adapter::Adapter,
+    answer::Outcome,
+    killed::{killed, signalled},
+};
 
 /// Boxes kept for later.
 const SPARE_MAX: usize = 64;
@@ -116,7 +120,7 @@ where
         let outcome = {
             let mut done = std::future::poll_fn(|cx| poll_slot(&mut slot, cx));
             let early = if self.adapter.waits_for_lock(header.unique) {
-                self.until_interrupted(&mut done, &reply, header.unique).await
+                self.until_interrupted(&mut done, &reply, &header).await
             } else {
                 None
             };
@@ -151,12 +155,12 @@ where
         &self,
         done: &mut (impl Future<Output = Outcome> + Unpin),
         reply: &Reply,
-        request: Unique,
+        header: &Header,
     ) -> Option<Outcome> {
-        match select(done, pin!(reply.interrupted())).await {
+        match select(done, pin!(signalled(reply, header.pid))).await {
             Either::Left((outcome, _)) => Some(outcome),
             Either::Right(((), _)) => {
-                self.adapter.interrupt(request);
+                self.adapter.interrupt(header.unique);
                 None
             }
         }

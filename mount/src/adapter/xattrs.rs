@@ -3,6 +3,7 @@
 //! `pando.info` is on every node and never listed: what `pando info` shows, as one JSON object. Its
 //! lines can be read one by one as `pando.NAME`, and some of them set: the settings of a directory.
 //! `pando.requests` is the same on every node: the requests of the kernel to this mount, by kind.
+//! `pando.transport` is the same on every node as well: the way by which those requests come.
 //! The kernel checks POSIX ACLs, and asks for them wherever the mode does not settle a check.
 
 use base::{AclKind, Cred};
@@ -16,10 +17,12 @@ use super::Adapter;
 use crate::{
     answer::{Answer, Outcome},
     convert::{self, Failed},
+    mounted::transport_name,
 };
 
 const INFO: &[u8] = b"pando.info";
 const REQUESTS: &[u8] = b"pando.requests";
+const TRANSPORT: &[u8] = b"pando.transport";
 const LINE: &[u8] = b"pando.";
 const CAPABILITY: &[u8] = b"security.capability";
 const TRUSTED: &[u8] = b"trusted.";
@@ -40,6 +43,10 @@ impl<S: FileSystem> Adapter<S> {
         }
         if name == REQUESTS {
             return sized(object(self.counts.all()), size);
+        }
+        if name == TRANSPORT {
+            let transport = transport_name(self.manners.transport);
+            return sized(Bytes::from_static(transport.as_bytes()), size);
         }
         if let Some(line) = name.strip_prefix(LINE) {
             return sized(self.line(node, line).await?, size);

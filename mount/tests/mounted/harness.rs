@@ -16,13 +16,16 @@ use std::{
 use base::{Clock, HashKey, Time};
 use client::{Client, Config, FileSystem, model::Model};
 use fuse::{Ended, Unmount};
-use mount::Options;
+use mount::{IoUring, Options};
 use rustix::{process::Gid, process::Uid, thread};
 
 use crate::{
     probe::{POSITION_BITS, Probe, Seen},
     world::World,
 };
+
+#[path = "../../../fuse/tests/mounted/parameter.rs"]
+mod parameter;
 
 /// Time-out of waits that end at once when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,8 +51,32 @@ pub(crate) struct Way {
 
 impl Default for Way {
     fn default() -> Way {
-        let options = Options { allow_other: true, suid: true, dev: true, ..Options::default() };
+        let io_uring = if everything_over_ring() { IoUring::On } else { IoUring::Off };
+        let options =
+            Options { allow_other: true, suid: true, dev: true, io_uring, ..Options::default() };
         Way { options, late: false, position_bits: POSITION_BITS }
+    }
+}
+
+/// `MOUNT_TEST_IO_URING=1` has all mounts use io_uring, for a run of all tests by hand.
+fn everything_over_ring() -> bool {
+    std::env::var_os("MOUNT_TEST_IO_URING").is_some()
+}
+
+/// Whether the kernel has FUSE over io_uring. The tests of `fuse` fail where it has not.
+pub(crate) fn has_io_uring() -> bool {
+    let has = Path::new(parameter::PARAMETER).exists();
+    if !has {
+        eprintln!("NOT TESTED over io_uring: {} is not there", parameter::PARAMETER);
+    }
+    has
+}
+
+/// Runs `act`, which mounts, while the kernel offers what the mount wants.
+fn as_offered<T>(way: &Way, act: impl FnOnce() -> T) -> T {
+    match way.options.io_uring {
+        IoUring::On => parameter::with_parameter("Y", act),
+        IoUring::Off | IoUring::Auto => act(),
     }
 }
 
@@ -64,6 +91,13 @@ impl Way {
     /// No answer is there at once.
     pub(crate) fn late() -> Way {
         Way { late: true, ..Way::default() }
+    }
+
+    /// A mount that takes requests over io_uring.
+    pub(crate) fn over_ring() -> Way {
+        let mut way = Way::default();
+        way.options.io_uring = IoUring::On;
+        way
     }
 
     /// A mount whose answers stay true for the length of a test.
@@ -85,7 +119,11 @@ pub(crate) fn on_each(test: impl Fn(&Mounted)) {
 
 /// Runs a test on mounts of the model of each kind.
 pub(crate) fn on_each_of_the_model(test: impl Fn(&Mounted)) {
-    for way in [Way::default(), Way::late(), Way::uncached()] {
+    let mut ways = vec![Way::default(), Way::late(), Way::uncached()];
+    if has_io_uring() {
+        ways.push(Way::over_ring());
+    }
+    for way in ways {
         let mounted = mount(&new_model(), &way);
         test(&mounted);
         mounted.unmount();
@@ -126,26 +164,29 @@ pub(crate) fn mount_server(way: &Way) -> Mounted {
     let seen = Arc::new(Seen::default());
     let (way, path, shared) = (way.clone(), dir.path().to_owned(), Arc::clone(&seen));
     let (connected, client) = mpsc::channel();
-    let served = on_a_thread(async move |started| {
-        World::run(async |world| {
-            let config = Config { kernel_checks: true, ..world.config() };
-            let client = Client::connect(config).await.unwrap();
-            connected.send(client.clone()).unwrap();
-            let probe = probe(client.clone(), shared, &way);
-            let ended = serve(probe, &path, &way.options, &started).await;
-            let job = client.fsck_start(false).await.unwrap();
-            loop {
-                let check = client.fsck_poll(job, false).await.unwrap();
-                if check.done {
-                    assert_eq!(check.findings, [""; 0]);
-                    break;
+    let offer = way.clone();
+    let served = as_offered(&offer, || {
+        on_a_thread(async move |started| {
+            World::run(async |world| {
+                let config = Config { kernel_checks: true, ..world.config() };
+                let client = Client::connect(config).await.unwrap();
+                connected.send(client.clone()).unwrap();
+                let probe = probe(client.clone(), shared, &way);
+                let ended = serve(probe, &path, &way.options, &started).await;
+                let job = client.fsck_start(false).await.unwrap();
+                loop {
+                    let check = client.fsck_poll(job, false).await.unwrap();
+                    if check.done {
+                        assert_eq!(check.findings, [""; 0]);
+                        break;
+                    }
+                    tokio::task::yield_now().await;
                 }
-                tokio::task::yield_now().await;
-            }
-            client.close().await.unwrap();
-            ended
+                client.close().await.unwrap();
+                ended
+            })
+            .await
         })
-        .await
     });
     let served = served.unwrap_or_else(|error| panic!("{error}: {error:?}"));
     let client = client.recv().ok();
@@ -159,7 +200,8 @@ pub(crate) fn try_mount(model: &Model, way: &Way, path: &Path) -> Result<Served,
     let seen = Arc::new(Seen::default());
     let probe = probe(model.client(true), Arc::clone(&seen), way);
     let (options, path) = (way.options.clone(), path.to_owned());
-    let served = on_a_thread(async move |started| serve(probe, &path, &options, &started).await);
+    let serve = async move |started| serve(probe, &path, &options, &started).await;
+    let served = as_offered(way, || on_a_thread(serve));
     served.map(|served| (served, seen))
 }
 

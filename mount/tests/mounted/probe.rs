@@ -34,6 +34,7 @@ pub(crate) struct Seen {
     counts: Mutex<BTreeMap<&'static str, u64>>,
     outdated: Mutex<Vec<String>>,
     stuck: watch::Sender<Option<&'static str>>,
+    blocks: Mutex<Option<&'static str>>,
 }
 
 impl Default for Seen {
@@ -42,6 +43,7 @@ impl Default for Seen {
             counts: Mutex::default(),
             outdated: Mutex::default(),
             stuck: watch::Sender::new(None),
+            blocks: Mutex::default(),
         }
     }
 }
@@ -57,6 +59,11 @@ impl Seen {
         self.stuck.send_replace(Some(op));
     }
 
+    /// The next `op` blocks the thread of the mount, which no operation should do, for a while.
+    pub(crate) fn block(&self, op: &'static str) {
+        *self.blocks.lock().unwrap() = Some(op);
+    }
+
     pub(crate) fn release(&self) {
         self.stuck.send_replace(None);
     }
@@ -67,9 +74,17 @@ impl Seen {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the thread must be away for a known time")]
+fn block_the_thread() {
+    std::thread::sleep(std::time::Duration::from_millis(500));
+}
+
 impl<F: FileSystem> Probe<F> {
     async fn enter(&self, op: &'static str) {
         *self.seen.counts.lock().unwrap().entry(op).or_default() += 1;
+        if self.seen.blocks.lock().unwrap().take_if(|blocks| *blocks == op).is_some() {
+            block_the_thread();
+        }
         if self.late {
             tokio::task::yield_now().await;
         }

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Mounted, Way, mount, mount_new, new_model, start_role, until};
+use crate::harness::{Mounted, Way, has_io_uring, mount, mount_new, new_model, start_role, until};
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
@@ -75,4 +75,26 @@ fn a_program_can_be_ended_by_an_interrupt_from_the_keyboard() {
     let mut waits = blocked(&mounted, "mkdir", "mkdir", "dir");
     signal(waits.pid(), Signal::INT);
     assert!(!waits.end().success());
+}
+
+#[test]
+fn a_program_can_be_killed_of_whose_signal_the_kernel_does_not_tell() {
+    if !has_io_uring() {
+        return;
+    }
+    let mut way = Way::uncached();
+    way.options.io_uring = mount::IoUring::On;
+    let mounted = mount(&new_model(), &way);
+    fs::write(mounted.path("file"), b"contents").unwrap();
+    mounted.seen.hold("open");
+    mounted.seen.block("lookup");
+    let (lookups, opens) = (mounted.seen.count("lookup"), mounted.seen.count("open"));
+    let child = start_role("read", &mounted.path("file"));
+    until("the name is looked up", || mounted.seen.count("lookup") > lookups);
+    // Killed during the look-up, which is answered all the same. The open follows in the same call,
+    // and the kernel does not tell that it is interrupted already.
+    assert!(!child.kill().success());
+    assert_eq!(mounted.seen.count("open"), opens + 1);
+    mounted.seen.release();
+    mounted.unmount();
 }

@@ -7,7 +7,9 @@ use rustix::{
     io::Errno,
 };
 
-use crate::harness::{Way, as_user, mount, mount_new, mount_server, new_model, on_each, until};
+use crate::harness::{
+    Way, as_user, has_io_uring, mount, mount_new, mount_server, new_model, on_each, until,
+};
 
 #[test]
 fn an_xattr_is_kept_listed_and_removed() {
@@ -101,6 +103,27 @@ fn info_is_an_xattr_that_is_not_listed() {
             assert_eq!(rustix::fs::listxattr_query(path), Ok(0));
         }
     });
+}
+
+#[test]
+fn a_mount_tells_how_requests_come() {
+    let mut ways = vec![(off(), "/dev/fuse")];
+    if has_io_uring() {
+        ways.push((Way::over_ring(), "io_uring"));
+    }
+    for (way, expected) in ways {
+        let mounted = mount(&new_model(), &way);
+        let mut buffer = [0; 64];
+        let len = getxattr(mounted.root(), "pando.transport", &mut buffer).unwrap();
+        assert_eq!(&buffer[..len], expected.as_bytes());
+        mounted.unmount();
+    }
+}
+
+fn off() -> Way {
+    let mut way = Way::default();
+    way.options.io_uring = mount::IoUring::Off;
+    way
 }
 
 #[test]
