@@ -20,9 +20,9 @@ use std::{
 use base::{Clock as _, HashMap};
 use client::SystemClock;
 use fuse::{
-    Attr, Connection, DirPage, DirPlusPage, Entry, Handle, Handler, MountError, MountOptions,
-    NodeId, NullFs, Op, OpenFlags, Reply, Request, Session, SessionError, StatFs, StatxExtra,
-    Timespec, Unmount,
+    Attr, Connection, DirPage, DirPlusPage, Entry, Handle, Handler, InitOptions, IoUring,
+    MountError, MountOptions, NodeId, NullFs, Op, OpenFlags, Reply, Request, Session, SessionError,
+    StatFs, StatxExtra, Timespec, Unmount,
 };
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -40,6 +40,9 @@ pub enum NullError {
     /// The file system could not be served.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The kernel cannot be made to offer io_uring.
+    #[error("cannot turn on FUSE over io_uring; it needs root and Linux 6.14")]
+    Offer(#[source] io::Error),
     /// There are no threads.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -54,11 +57,12 @@ pub struct NullMount {
 
 impl NullMount {
     /// Mounts a null file system on `path` and serves it from so many threads, which is at least
-    /// one.
+    /// one. Over io_uring the first of them serves all requests.
     ///
     /// # Errors
     /// When the kernel or the machine refuses.
-    pub fn mount(path: &Path, threads: usize) -> Result<NullMount, NullError> {
+    pub fn mount(path: &Path, threads: usize, io_uring: IoUring) -> Result<NullMount, NullError> {
+        offer(io_uring)?;
         let mut connection = fuse::mount(&mount_options(), path)?;
         let tree = Arc::new(Mutex::new(Tree::new()));
         let mut mounted =
@@ -67,7 +71,7 @@ impl NullMount {
             let (give, ready) = std::sync::mpsc::channel();
             let tree = Null(Arc::clone(&tree));
             let thread = thread::Builder::new().name(format!("null-{number}"));
-            let work = move || serve(connection, &tree, &give);
+            let work = move || serve(connection, io_uring, &tree, &give);
             mounted.threads.push(thread.spawn(work).map_err(NullError::Thread)?);
             connection = match ready.recv() {
                 Ok(next) => next,
@@ -84,7 +88,8 @@ impl NullMount {
     ///
     /// # Errors
     /// When the kernel or the machine refuses.
-    pub fn with_contents(path: &Path) -> Result<NullMount, NullError> {
+    pub fn with_contents(path: &Path, io_uring: IoUring) -> Result<NullMount, NullError> {
+        offer(io_uring)?;
         let connection = fuse::mount(&mount_options(), path)?;
         let mut mounted =
             NullMount { path: path.to_owned(), threads: Vec::new(), unmounted: false };
@@ -93,7 +98,7 @@ impl NullMount {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(NullError::Thread)?;
             LocalSet::new().block_on(&runtime, async {
-                let session = Session::start(connection, &NullFs::init_options()).await?;
+                let session = Session::start(connection, &init_options(io_uring)).await?;
                 session.run(&NullFs::new(BELIEVED, now)).await?;
                 Ok(())
             })
@@ -127,6 +132,19 @@ impl NullMount {
     }
 }
 
+/// Has the kernel offer io_uring where the measurement is of that.
+fn offer(io_uring: IoUring) -> Result<(), NullError> {
+    if io_uring == IoUring::On {
+        fuse::enable_io_uring().map_err(NullError::Offer)?;
+    }
+    Ok(())
+}
+
+/// Wishes of the sessions.
+fn init_options(io_uring: IoUring) -> InitOptions {
+    InitOptions { io_uring, ..NullFs::init_options() }
+}
+
 /// Options of the mounts.
 fn mount_options() -> MountOptions {
     MountOptions {
@@ -154,12 +172,13 @@ impl Drop for NullMount {
 /// Serves one descriptor, and gives away the next.
 fn serve(
     connection: Connection,
+    io_uring: IoUring,
     null: &Null,
     give: &std::sync::mpsc::Sender<Connection>,
 ) -> Result<(), NullError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(NullError::Thread)?.block_on(async {
-        let session = Session::start(connection, &NullFs::init_options()).await?;
+        let session = Session::start(connection, &init_options(io_uring)).await?;
         let next = session.try_clone_connection().map_err(NullError::Thread)?;
         // The copy that the last thread makes has no receiver.
         let _ = give.send(next);

@@ -97,6 +97,8 @@ enum Own {
     Ext4,
     /// A FUSE file system in memory with nothing behind it: the kernel's share.
     Null,
+    /// The same over io_uring.
+    NullIoUring,
     /// `pando up`: server and mount in one process.
     Up,
     /// A mount beside a server.
@@ -110,6 +112,7 @@ impl Own {
         match self {
             Own::Ext4 => "ext4",
             Own::Null => "null",
+            Own::NullIoUring => "null-io-uring",
             Own::Up => "up",
             Own::Serve => "serve",
             Own::ServeFar => "serve-far",

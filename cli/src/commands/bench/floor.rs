@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Threads that serve the null file system.
     #[arg(long, default_value = "1", value_name = "N")]
     fuse_threads: NonZeroUsize,
+    /// Take the requests of the null file system over io_uring; root turns that on.
+    #[arg(long)]
+    io_uring: bool,
     /// How often to measure each; the medians are printed.
     #[arg(long, default_value = "3", value_name = "N")]
     iterations: NonZeroUsize,
@@ -94,9 +97,10 @@ fn engine(folder: &Folder, records: NonZeroUsize) -> anyhow::Result<Vec<FloorRow
 }
 
 fn null(folder: &Folder, args: &Args) -> anyhow::Result<Vec<FloorRow>> {
+    let io_uring = if args.io_uring { mount::IoUring::On } else { mount::IoUring::Off };
     let path = folder.path().join("null");
     std::fs::create_dir(&path).context("cannot make a mount point")?;
-    let mount = NullMount::mount(&path, args.fuse_threads.get())?;
+    let mount = NullMount::mount(&path, args.fuse_threads.get(), io_uring)?;
     let plan = Plan {
         ranks: RANKS,
         files: args.files.get(),

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use bench::{Meter as _, floor::null::NullMount};
+use mount::IoUring;
 use rustix::{
     fs::lgetxattr,
     process::{Pid, Signal, kill_process},
@@ -97,7 +98,8 @@ impl Place {
         fs::create_dir(&root)?;
         let (made, token) = match own {
             Own::Ext4 => (Made::Others(Box::new(ext4(&root)?)), None),
-            Own::Null => (Made::Null(NullMount::with_contents(&root)?), None),
+            Own::Null => (Made::Null(NullMount::with_contents(&root, IoUring::Off)?), None),
+            Own::NullIoUring => (Made::Null(NullMount::with_contents(&root, IoUring::On)?), None),
             Own::Up => up(path, &root, options)?,
             Own::Serve => serve(path, &root, options, Duration::ZERO)?,
             Own::ServeFar => serve(path, &root, options, rtt)?,
