@@ -1,4 +1,5 @@
-//! The Linux kernel's FUSE protocol, versions 7.31 to 7.45, on a non-blocking `/dev/fuse`.
+//! The Linux kernel's FUSE protocol, versions 7.31 to 7.45, on a non-blocking `/dev/fuse`, or over
+//! io_uring where the kernel has that and [`InitOptions::io_uring`] asks for it.
 //!
 //! For programs that serve a file system from a single-threaded runtime: [`mount`] gives a
 //! [`Connection`], [`Session::start`] agrees with the kernel, and [`Session::run`] reads requests
