@@ -82,7 +82,7 @@ impl Capabilities {
         .union(Capabilities::INIT_EXT);
 }
 
-/// Whether requests come over io_uring, which costs the kernel and us less than `/dev/fuse`.
+/// Whether requests come over io_uring, which saves system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoUring {
     /// Over `/dev/fuse`.

@@ -154,7 +154,7 @@ fn allow_io_uring() {
     }
 }
 
-/// Logs by which way requests come, and why it is not the better one.
+/// Logs by which way requests come, and why not over io_uring where the mount prefers that.
 fn tell_transport(session: &Session, mountpoint: &Path) {
     let transport = transport_name(session.negotiated().transport());
     let path = mountpoint.display();

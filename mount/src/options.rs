@@ -75,7 +75,7 @@ impl Default for Options {
             fsname: "pando".to_owned(),
             delegations: false,
             max_write: 1 << 20,
-            io_uring: IoUring::Auto,
+            io_uring: IoUring::Off,
         }
     }
 }
@@ -262,8 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_is_used_where_it_is_there_unless_told_otherwise() {
-        assert_eq!(of("").io_uring, IoUring::Auto);
+    fn io_uring_is_used_only_where_a_mount_asks_for_it() {
+        assert_eq!(of("").io_uring, IoUring::Off);
         assert_eq!(of("io_uring=off").io_uring, IoUring::Off);
         assert_eq!(of("io_uring=off,io_uring=on").io_uring, IoUring::On);
         assert_eq!(of("io_uring=on,io_uring=auto").io_uring, IoUring::Auto);

@@ -74,7 +74,7 @@ Mount options, separated by commas:
   attr_timeout=S        attributes may be out of date by this many seconds [default: 1]
   entry_timeout=S       names may be out of date by this many seconds [default: 1]
   io_uring=auto|on|off  take requests from the kernel over io_uring: where it allows that, or fail
-                        without it (root turns it on), or never [default: auto]
+                        without it (root turns it on), or never [default: off]
   relatime              reads set access times now and then (the default)
   noatime, strictatime  reads set access times never, or always
   sync                  answer a request once it is on stable storage
