@@ -1,8 +1,8 @@
 //! The crate against the real kernel, over io_uring: all that `mounted` tests over `/dev/fuse`, and
 //! what only io_uring does.
 //!
-//! Needs Linux 6.14, and the right to set its module parameter; without them these tests fail, they
-//! are not skipped.
+//! Needs Linux 6.14, and the right to set its module parameter; without them the tests pass, and the
+//! program says `NOT TESTED`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -11,8 +11,10 @@ mod mounted;
 use std::{
     error::Error as _,
     fs::{self, File},
-    os::unix::fs::MetadataExt,
+    io,
+    os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
+    process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
     time::Duration,
@@ -25,8 +27,9 @@ use fuse::{
 use mounted::{
     Waits,
     harness::{
-        PATIENCE, mount, mount_as, mount_null, mount_options, null, start_role, until,
-        with_parameter,
+        PATIENCE, mount, mount_as, mount_null, mount_options, null,
+        parameter::{DISABLED, can_be_offered, not_tested, with_parameter},
+        start_role, until,
     },
 };
 use rustix::{
@@ -55,7 +58,7 @@ fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
 
 #[test]
 fn more_locks_can_wait_on_a_cpu_than_it_has_entries_at_first() {
-    let mounted = mount_null();
+    let Some(mounted) = mount_null() else { return };
     let path = mounted.path("file");
     let file = File::create_new(&path).unwrap();
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
@@ -85,7 +88,7 @@ fn more_locks_can_wait_on_a_cpu_than_it_has_entries_at_first() {
 #[test]
 fn an_interrupt_that_comes_before_its_request_ends_it() {
     // The first session has the ring; the second reads interrupts while the first is blocked.
-    let mounted = mount(2, &InitOptions::default(), || Waits);
+    let Some(mounted) = mount(2, &InitOptions::default(), || Waits) else { return };
     // The kernel knows the attributes from here on, so that the child sends one request only.
     fs::metadata(mounted.root()).unwrap();
     for round in 1..=3 {
@@ -114,6 +117,9 @@ fn waits_for_an_answer(pid: u32) -> bool {
 
 #[test]
 fn a_killed_process_leaves_nobody_waiting() {
+    if !can_be_offered() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_owned();
     let device = fs::metadata(&path).unwrap().dev();
@@ -135,7 +141,7 @@ fn a_killed_process_leaves_nobody_waiting() {
 
 #[test]
 fn a_forced_unmount_ends_what_waits() {
-    let mounted = mount_null();
+    let Some(mounted) = mount_null() else { return };
     let path = mounted.path("file");
     let file = File::create_new(&path).unwrap();
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
@@ -150,13 +156,13 @@ fn a_forced_unmount_ends_what_waits() {
 
 #[test]
 fn mounts_that_end_leave_no_memory_and_no_descriptor() {
-    assert!(start_role("mount-again", Path::new("/")).end().success());
+    assert!(!can_be_offered() || start_role("mount-again", Path::new("/")).end().success());
 }
 
 #[test]
 fn the_largest_xattr_fits_where_writes_are_small() {
     let options = InitOptions { max_write: 4096, ..NullFs::init_options() };
-    let mounted = mount(1, &options, || null(Duration::ZERO));
+    let Some(mounted) = mount(1, &options, || null(Duration::ZERO)) else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![3; 100_000]).unwrap();
     let large = vec![7; 65_536];
@@ -166,29 +172,60 @@ fn the_largest_xattr_fits_where_writes_are_small() {
     assert!(value == large && fs::read(&path).unwrap() == vec![3; 100_000]);
 }
 
+/// A change of a setting of the whole machine. A process of its own undoes it, also when this one is
+/// killed; after five seconds at the latest, as a process that waits for its own mount does not end.
+struct Changed {
+    path: &'static str,
+    before: String,
+    restore: Child,
+}
+
+impl Changed {
+    fn change(path: &'static str, value: &str) -> io::Result<Changed> {
+        let before = fs::read_to_string(path)?.trim().to_owned();
+        // The pipe that it reads ends with this process. Ctrl-C does not reach it.
+        let script = r#"timeout 5 cat >/dev/null; echo "$2" >"$1""#;
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh", path, &before]).process_group(0);
+        let restore = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        let changed = Changed { path, before, restore };
+        fs::write(path, value)?;
+        Ok(changed)
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        let ended = self.restore.stdin.take().map(drop).map(|()| self.restore.wait());
+        let found = fs::read_to_string(self.path);
+        let restored = found.as_ref().is_ok_and(|found| found.trim() == self.before);
+        assert!(restored || thread::panicking(), "{}: {ended:?} {found:?}", self.path);
+    }
+}
+
 #[test]
 fn a_cpu_can_go_and_come_back() {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
-    struct Back;
-    impl Drop for Back {
-        fn drop(&mut self) {
-            fs::write(ONLINE, "1").unwrap();
-        }
-    }
-    let mounted = mount_null();
-    let work = |round: u32| {
-        for number in 0..100 {
-            fs::write(mounted.path(&format!("{round}-{number}")), b"x").unwrap();
-        }
+    let Some(mounted) = mount_null() else { return };
+    let root = mounted.root().to_owned();
+    let work = move |round: u32| {
+        let root = root.clone();
+        in_time(move || {
+            for number in 0..100 {
+                fs::write(root.join(format!("{round}-{number}")), b"x").unwrap();
+            }
+        });
     };
     work(0);
-    if let Err(error) = fs::write(ONLINE, "0") {
-        eprintln!("NOT TESTED: this machine takes no CPU away: {error}");
-        return;
+    if !fs::read_to_string(ONLINE).is_ok_and(|online| online.trim() == "1") {
+        return not_tested("a CPU that goes: this machine has no second one that can");
     }
-    let back = Back;
+    let away = match Changed::change(ONLINE, "0") {
+        Ok(away) => away,
+        Err(error) => return not_tested(&format!("a CPU that goes: {ONLINE}: {error}")),
+    };
     work(1);
-    drop(back);
+    drop(away);
     work(2);
     assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), 300);
 }
@@ -209,6 +246,9 @@ fn started(io_uring: IoUring) -> Result<(Transport, Option<String>), SessionErro
 
 #[test]
 fn without_the_parameter_requests_come_over_the_device() {
+    if !can_be_offered() {
+        return;
+    }
     with_parameter("N", || {
         let (transport, without) = started(IoUring::Auto).unwrap();
         assert_eq!(transport, Transport::Device);
@@ -228,16 +268,14 @@ fn without_the_parameter_requests_come_over_the_device() {
 
 #[test]
 fn where_io_uring_is_forbidden_requests_come_over_the_device() {
-    const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
-    struct Restore(String);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            fs::write(DISABLED, &self.0).unwrap();
-        }
+    if !can_be_offered() {
+        return;
     }
     with_parameter("Y", || {
-        let _restore = Restore(fs::read_to_string(DISABLED).unwrap());
-        fs::write(DISABLED, "2").unwrap();
+        let _forbidden = match Changed::change(DISABLED, "2") {
+            Ok(forbidden) => forbidden,
+            Err(error) => return not_tested(&format!("io_uring forbidden: {DISABLED}: {error}")),
+        };
         let (transport, without) = started(IoUring::Auto).unwrap();
         assert_eq!(transport, Transport::Device);
         assert!(without.unwrap().contains("refuses io_uring"));

@@ -26,6 +26,7 @@ use crate::{
 
 #[path = "../../../fuse/tests/mounted/parameter.rs"]
 mod parameter;
+pub(crate) use parameter::can_be_offered;
 
 /// Time-out of waits that end at once when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,15 +62,6 @@ impl Default for Way {
 /// `MOUNT_TEST_IO_URING=1` has all mounts use io_uring, for a run of all tests by hand.
 fn everything_over_ring() -> bool {
     std::env::var_os("MOUNT_TEST_IO_URING").is_some()
-}
-
-/// Whether the kernel has FUSE over io_uring. The tests of `fuse` fail where it has not.
-pub(crate) fn has_io_uring() -> bool {
-    let has = Path::new(parameter::PARAMETER).exists();
-    if !has {
-        eprintln!("NOT TESTED over io_uring: {} is not there", parameter::PARAMETER);
-    }
-    has
 }
 
 /// Runs `act`, which mounts, while the kernel offers what the mount wants.
@@ -120,7 +112,7 @@ pub(crate) fn on_each(test: impl Fn(&Mounted)) {
 /// Runs a test on mounts of the model of each kind.
 pub(crate) fn on_each_of_the_model(test: impl Fn(&Mounted)) {
     let mut ways = vec![Way::default(), Way::late(), Way::uncached()];
-    if has_io_uring() {
+    if can_be_offered() {
         ways.push(Way::over_ring());
     }
     for way in ways {

@@ -4,7 +4,9 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Mounted, Way, has_io_uring, mount, mount_new, new_model, start_role, until};
+use crate::harness::{
+    Mounted, Way, can_be_offered, mount, mount_new, new_model, start_role, until,
+};
 
 fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
@@ -79,7 +81,7 @@ fn a_program_can_be_ended_by_an_interrupt_from_the_keyboard() {
 
 #[test]
 fn a_program_can_be_killed_of_whose_signal_the_kernel_does_not_tell() {
-    if !has_io_uring() {
+    if !can_be_offered() {
         return;
     }
     let mut way = Way::uncached();

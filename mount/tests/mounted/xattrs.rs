@@ -8,7 +8,7 @@ use rustix::{
 };
 
 use crate::harness::{
-    Way, as_user, has_io_uring, mount, mount_new, mount_server, new_model, on_each, until,
+    Way, as_user, can_be_offered, mount, mount_new, mount_server, new_model, on_each, until,
 };
 
 #[test]
@@ -108,7 +108,7 @@ fn info_is_an_xattr_that_is_not_listed() {
 #[test]
 fn a_mount_tells_how_requests_come() {
     let mut ways = vec![(off(), "/dev/fuse")];
-    if has_io_uring() {
+    if can_be_offered() {
         ways.push((Way::over_ring(), "io_uring"));
     }
     for (way, expected) in ways {
