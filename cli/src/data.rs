@@ -53,11 +53,11 @@ use crate::{
 /// kinds `O` and `A`; in 3 blocks may be compressed, and there may be a trash; 4 are those of
 /// clusters only; in 5, of clusters as well, records of kind `P` may end with the participants, and
 /// there are records of kind `E`; in 6 and 7, of clusters, there may be a record of kind `K`, and
-/// tokens are `pando2.` ones. Every data directory is one of the next version, but not the other way
-/// round.
-const VERSION: u32 = 6;
+/// tokens are `pando2.` ones; in 8 and 9, of clusters, there may be records of kind `L`. Every data
+/// directory is one of the next version, but not the other way round.
+const VERSION: u32 = 8;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 7;
+const VERSION_CLUSTER: u32 = 9;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";

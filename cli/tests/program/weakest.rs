@@ -56,6 +56,9 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Bye
         | Request::Statfs
         | Request::Sync
+        | Request::Recalls
+        | Request::Return(_)
+        | Request::ReserveInos(_)
         | Request::Release(_)
         | Request::BlockDrop(_)
         | Request::LockCancel(_)
@@ -141,6 +144,10 @@ fn is_right(verdict: Verdict, answer: &Answer, read_only: bool) -> bool {
     use FsError::{BadHandle, Denied, Invalid, NotPermitted, ReadOnly, Stale};
     match (verdict, answer) {
         (Verdict::Own, Answer::Done(Reply::Nothing | Reply::Statfs(_))) => true,
+        (Verdict::Own, Answer::Done(Reply::Recalled(recalled))) => {
+            recalled.dirs.is_empty() && recalled.revoked.is_empty()
+        }
+        (Verdict::Own, Answer::Retry(Retry::NotHeld)) => true,
         // Whether what is meant is there is not looked at.
         (_, Answer::Failed(ReadOnly)) => read_only,
         (Verdict::Outside, Answer::Failed(Denied | Stale)) => true,
