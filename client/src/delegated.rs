@@ -8,7 +8,8 @@
 //! everything is sent, and works as ever from then on.
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
-//!   attributes. `send`: sending. `recalls`: the lease, recalls and returns. `fs`: the operations.
+//!   attributes. `send`: sending. `recalls`: the lease, recalls and returns. `fs`: the operations,
+//!   `here`: their parts.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the
@@ -17,6 +18,7 @@
 mod dir;
 mod file;
 mod fs;
+mod here;
 mod recalls;
 mod send;
 
@@ -263,7 +265,7 @@ impl Delegating {
         lease.map_or(now, |lease| lease.time_of(now))
     }
 
-    /// What is sent of a file stands on the delegation from now on, if the directory is held still.
+    /// Requests about a file stand on the delegation from now on, if the directory is held still.
     fn is_held(&self, held: &HeldDir, ino: Ino) {
         let table = self.shared.table.lock();
         let known = table.dirs.get(&held.dir.id);

@@ -60,7 +60,7 @@ impl Failure {
             Failure::StaleCache | Failure::StaleDir | Failure::StaleLayout(_) => {
                 Error::Fs(FsError::Stale)
             }
-            // As if the session that held it were gone.
+            // The caller hears the same as if the session that held it were gone.
             Failure::NotHeld => Error::SessionLost,
         }
     }

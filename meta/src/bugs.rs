@@ -27,7 +27,7 @@ pub enum Bug {
     LogTakenUnseen,
     /// Inode numbers are given out that no record reserves (`server`).
     InosNotReserved,
-    /// What a session holds is shown to others before it was given back
+    /// A directory that a session holds is shown to others before it was given back
     /// (`delegations::conflict`).
     RecallNotAwaited,
     /// After a restart nobody holds a directory (`assembly`).

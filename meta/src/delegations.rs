@@ -31,6 +31,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use store::Engine;
 use tokio::{sync::Notify, time::Instant};
+use wire::Grant;
 
 use crate::{
     OpenError,
@@ -51,6 +52,12 @@ codec! {
 }
 
 impl Record for DelegationRecord {}
+
+/// A delegation that an operation is about to grant.
+pub(crate) struct Granting {
+    pub(crate) dir: DirId,
+    pub(crate) grant: Grant,
+}
 
 /// The directories of this server that sessions hold.
 #[derive(Default)]
@@ -81,9 +88,9 @@ struct Holding {
 #[derive(Default)]
 struct Holder {
     dirs: BTreeSet<DirId>,
-    /// Those that the session is to give back.
+    /// Directories that the session is to give back.
     recalled: BTreeSet<DirId>,
-    /// Those that were taken from it, until it says that it knows.
+    /// Directories that were taken from it, until it says that it knows.
     revoked: BTreeSet<DirId>,
     /// When the session last asked for news.
     asked: Option<Instant>,

@@ -256,7 +256,7 @@ fn is_held(
         let is_wish = held.at.is_none() && held.ino.is_none();
         return if is_wish { Ok(()) } else { Err(FsError::Invalid.into()) };
     };
-    // What stands on a delegation is about that directory.
+    // A request that stands on a delegation is about that directory.
     if about.is_none_or(|about| about.id != dir) {
         return Err(FsError::Invalid.into());
     }

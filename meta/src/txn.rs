@@ -45,7 +45,7 @@ use crate::{
     bugs::Bug,
     changes::{Facts, Found},
     coordinator::ancestry_hints::AncestryHints,
-    delegations::grant::Granting,
+    delegations::Granting,
     error::{Fault, Result},
     keys::ring::KeyRing,
     lock::{self, LockId},

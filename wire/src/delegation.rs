@@ -7,8 +7,6 @@
 
 use base::{DirId, Ino, Time, codec};
 
-use crate::request::Noted;
-
 codec! {
     /// The delegation that a request stands on.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,18 +51,6 @@ codec! {
         pub first: Ino,
         /// How many there are, in a row.
         pub count: u16,
-    }
-}
-
-codec! {
-    /// A success with a delegation. The grant is not stored with the answer: a repeated one is
-    /// [`Answer::Done`](crate::Answer::Done).
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Granted {
-        /// The delegation.
-        pub grant: Grant,
-        /// The answer.
-        pub noted: Noted,
     }
 }
 

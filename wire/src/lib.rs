@@ -39,7 +39,7 @@ pub use data::{
     ChunkSlices, Seek, SeekTo, SignBlocks, SignFor, SignedBlocks, Slice, SliceSource, Write,
     Written,
 };
-pub use delegation::{Grant, Granted, Held, InoRange, Recalled, ReserveInos, Return};
+pub use delegation::{Grant, Held, InoRange, Recalled, ReserveInos, Return};
 pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
@@ -69,7 +69,9 @@ pub use quota::{
     Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,
     Room,
 };
-pub use request::{Answer, CacheEvents, Noted, Reply, ReplyHeader, Request, RequestHeader, Retry};
+pub use request::{
+    Answer, CacheEvents, Granted, Noted, Reply, ReplyHeader, Request, RequestHeader, Retry,
+};
 pub use session::{Claim, ClaimedFile, FsInfo, Hello, Resume, Statfs, Welcome};
 pub use stand::{Stand, Way, way_mark};
 pub use token::{Fingerprint, Scope, SigningKeys, Token, TokenError};

@@ -103,7 +103,7 @@ codec! {
         /// Done, with what a mount notes.
         Noted(Noted) = 6,
         /// Done, with what a mount notes and a delegation of the directory that was made.
-        Granted(delegation::Granted) = 7,
+        Granted(Granted) = 7,
     }
 }
 
@@ -119,6 +119,18 @@ codec! {
         pub dirs: Vec<Attr>,
         /// The reply.
         pub reply: Reply,
+    }
+}
+
+codec! {
+    /// A success with a delegation. The grant is not stored with the answer: a repeated one is
+    /// [`Answer::Done`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Granted {
+        /// The delegation.
+        pub grant: delegation::Grant,
+        /// The answer.
+        pub noted: Noted,
     }
 }
 

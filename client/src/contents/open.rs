@@ -165,7 +165,7 @@ impl Files {
         self.state(ino).is_some_and(|state| state.lock().is_dirty())
     }
 
-    /// What is sent of a file from now on stands on the delegation of this directory, or on none.
+    /// Requests about a file stand on the delegation of this directory from now on, or on none.
     /// Returns the file, if it is open or something of it is not sent.
     pub(crate) fn is_held(&self, ino: Ino, held: Option<DirId>) -> Option<Arc<FileState>> {
         let state = self.state(ino)?;

@@ -33,7 +33,7 @@ pub(super) struct HeldDir {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Held,
-    /// It is given back when everything is sent. Programs wait.
+    /// The directory is given back when everything is sent. Programs wait.
     Returning,
     Over,
 }
@@ -64,7 +64,7 @@ pub(super) struct State {
     pub(super) is_timed: bool,
 }
 
-/// What is under a name.
+/// An entry of a held directory.
 #[derive(Debug, Clone)]
 pub(super) enum Item {
     /// A file whose inode is with its name.

@@ -201,7 +201,7 @@ impl Delegating {
                     self.shared.counters.recalled.fetch_add(1, Ordering::Relaxed);
                     self.give_back_soon(&held);
                 }
-                // It was given back already, or its grant never came.
+                // The directory was given back already, or its grant never came.
                 None => self.give_back_later(server, *dir),
             }
         }
@@ -308,7 +308,7 @@ impl Delegating {
     async fn send_returns(&self, server: u16, dirs: Vec<DirId>) {
         let request = Request::Return(Return { dirs });
         if let Err(error) = self.core.ask(&self.cred, Route::Server(server), request).await {
-            // They are given back with the session.
+            // The end of the session gives them back.
             tracing::debug!(server, %error, "directories were not given back");
         }
     }

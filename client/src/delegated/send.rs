@@ -31,7 +31,7 @@ pub(super) const GATHER: Duration = Duration::from_millis(20);
 /// Number of inode numbers that are asked for at a time.
 const INOS_ASKED: u16 = 256;
 
-/// What there is to tell of a file.
+/// A file's news for the server.
 struct Untold {
     make: Option<Make>,
     change: Option<Change>,

@@ -268,7 +268,7 @@ impl Plan {
             About::Everything => Plan::draw(seed, servers),
             About::Crowd => Plan::draw_crowd(seed, servers),
             About::Watch => Plan { about, ..Plan::draw(seed, servers) },
-            // Nothing is granted where each answer is durable, nor below a quota.
+            // No directory is granted where each answer is durable, nor below a quota.
             About::Delegations => Plan {
                 about,
                 durability: Durability::Relaxed,

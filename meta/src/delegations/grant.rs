@@ -2,14 +2,16 @@
 //!
 //! Cost: one record with the mkdir, and inode numbers, which are drawn from memory.
 
-use base::{AclKind, DirId, Layout, ShardId};
+use std::time::Duration;
+
+use base::{AclKind, Layout, ShardId};
 use wire::{Grant, Granted, InoRange};
 
-use super::DelegationRecord;
+use super::{DelegationRecord, Granting};
 use crate::{
     error::{Fault, Result},
     record::{QuotaId, key},
-    server::Durability,
+    server::{Durability, Shared},
     space_guard::Level,
     txn::{Dir, Txn},
 };
@@ -19,10 +21,9 @@ const INOS_WITH_GRANT: u16 = 32;
 /// Most inode numbers in one answer.
 pub(super) const INOS_MAX: u16 = 1024;
 
-/// A delegation that an operation is about to grant.
-pub(crate) struct Granting {
-    pub(crate) dir: DirId,
-    pub(crate) grant: Grant,
+/// Time for which a session that is not heard of keeps its directories.
+pub(super) fn lease(shared: &Shared) -> Duration {
+    shared.options.lease / 3
 }
 
 /// Grants a new directory to the session that makes it, if the client wants that and it may be.
@@ -50,7 +51,7 @@ pub(crate) fn may_be_granted(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
     }
     let session = session.id;
     let inos = draw(txn, shard, INOS_WITH_GRANT)?;
-    let lease_ms = u32::try_from(super::run::lease(shared).as_millis()).unwrap_or(u32::MAX);
+    let lease_ms = u32::try_from(lease(shared).as_millis()).unwrap_or(u32::MAX);
     let grant = Grant { inos, now: txn.now, lease_ms };
     txn.put(key::delegation(dir.id), &DelegationRecord { session });
     txn.granting = Some(Granting { dir: dir.id, grant });

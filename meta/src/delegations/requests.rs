@@ -1,4 +1,4 @@
-//! What a session asks about the directories that it holds.
+//! The requests of a session about the directories that it holds.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
 const NEWS_WITHIN: Duration = Duration::from_secs(1);
 
 fn news_within(shared: &Shared) -> Duration {
-    NEWS_WITHIN.min(super::run::lease(shared) / 10)
+    NEWS_WITHIN.min(grant::lease(shared) / 10)
 }
 
 /// Waits until the session is to give directories back, for a while.
@@ -98,7 +98,7 @@ impl WaitApart for News {
             news.as_mut().enable();
             // Race: the news may have come since.
             if held.news_of(self.session).is_some() {
-                // Nobody has anything to tell when the time is over.
+                // When the time is over there is nothing to tell.
                 let _ = timeout(left, news).await;
             }
         }

@@ -4,13 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    Core,
-    error::Result,
-    record::key,
-    server::{Counters, Shared},
-    txn::Txn,
-};
+use super::grant;
+use crate::{Core, error::Result, record::key, server::Counters, txn::Txn};
 
 /// Interval at which recalled directories are looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -19,11 +14,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The longest time that a session that is heard of may take to give a directory back.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(30);
-
-/// Time for which a session that is not heard of keeps its directories.
-pub(super) fn lease(shared: &Shared) -> Duration {
-    shared.options.lease / 3
-}
 
 /// Ends delegations that were recalled from sessions that are gone, or take too long.
 pub(crate) async fn run(core: Core) {
@@ -45,7 +35,7 @@ async fn take_back(core: &Core) {
     let shared = &core.inner.shared;
     for (dir, session, since) in shared.delegations.recalled() {
         let waited = since.elapsed();
-        let lease = lease(shared);
+        let lease = grant::lease(shared);
         // A session that does not know of its delegation never asks.
         let silence = shared.delegations.silence_of(session).unwrap_or(waited);
         let patience = match shared.session(session) {
@@ -57,7 +47,10 @@ async fn take_back(core: &Core) {
         if waited < patience {
             continue;
         }
-        tracing::warn!(%dir, %session, ?waited, "a directory is taken back from a mount that does not answer");
+        tracing::warn!(
+            %dir, %session, ?waited,
+            "a directory is taken from a mount that has not given it back in time"
+        );
         core.step(move |txn| revoke(txn, dir, session)).await;
     }
 }

@@ -173,8 +173,8 @@ async fn late(
     Ok(())
 }
 
-/// What a mount was answered and has not sent is there for others, also when the server has died
-/// in between.
+/// A file that a mount has made and not sent is there for others, also when the server has died in
+/// between.
 async fn unsent(world: &World, [one, other]: &[Delegating; 2], name: &str) -> anyhow::Result<()> {
     let lost = one.lost();
     let (dir, _) = made(one, name).await?;

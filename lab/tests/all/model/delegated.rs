@@ -23,7 +23,7 @@ use super::{
 #[derive(Debug, Clone, Copy)]
 struct Case {
     setup: Setup,
-    /// Which of the two clients ask for delegations.
+    /// Whether each of the two clients asks for delegations.
     holds: [bool; 2],
     /// The time between two steps: shorter than the time until a change is sent, or longer.
     pause: Duration,

@@ -58,7 +58,7 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             if sound::<DelegationRecord>(txn, key)?.is_some() {
                 return Ok(false);
             }
-            // Nobody can say whose it was; it is no longer held since the server has started.
+            // Since the server has started the directory is not held: the holder is not known.
             txn.delete(key.clone());
             Ok(true)
         }

@@ -1,0 +1,534 @@
+//! Answers from here, and notes of what the server has done: the parts of the operations.
+//!
+//! An operation that goes to the server claims the names that it is about first ([`Claim`]), and
+//! notes afterwards what it has changed. Nothing is changed here in a directory that is about to be
+//! given back.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use base::{
+    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
+    attr::MODE_SETGID, layout::POS_MAX,
+};
+use tokio::time::Instant;
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
+
+use super::{
+    Delegating,
+    dir::{HeldDir, Item, Phase, What},
+    file::{Local, Make},
+    send::GATHER,
+};
+use crate::{FileSystem, Handle, Made, New, Result};
+
+/// Number of directories that are given back at a time when there are too many.
+const GIVEN_BACK_AT_ONCE: usize = 64;
+
+/// Names of held directories that one operation has claimed. Nothing of them waits to be sent.
+pub(super) struct Claim {
+    names: Vec<(Arc<HeldDir>, Vec<EntryName>)>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        for (held, names) in &self.names {
+            held.state.lock().unclaim(names);
+            held.changed.notify_waiters();
+        }
+    }
+}
+
+/// A request for a delegation is under way.
+pub(super) struct Wish<'a>(&'a Delegating);
+
+impl Drop for Wish<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.shared.table.lock();
+        table.wishes -= 1;
+        if table.wishes == 0 {
+            table.touched.clear();
+        }
+    }
+}
+
+impl Delegating {
+    /// The file system without delegations.
+    pub(super) fn server(&self) -> &impl FileSystem {
+        &self.client
+    }
+
+    pub(super) fn wishes(&self) -> Option<Wish<'_>> {
+        let mut table = self.shared.table.lock();
+        if !self.shared.on {
+            return None;
+        }
+        if table.is_full() {
+            // Some that nobody works in make room.
+            let idle = table.dirs.values().filter(|held| held.state.lock().is_idle());
+            let idle: Vec<_> = idle.take(GIVEN_BACK_AT_ONCE).cloned().collect();
+            drop(table);
+            idle.iter().for_each(|held| self.give_back_soon(held));
+            return None;
+        }
+        table.wishes += 1;
+        Some(Wish(self))
+    }
+
+    /// Claims a name of each of these directories, those that are held.
+    pub(super) async fn claim(&self, of: &[(Option<&Arc<HeldDir>>, &EntryName)]) -> Claim {
+        let mut by_dir: Vec<(Arc<HeldDir>, Vec<EntryName>)> = Vec::new();
+        for (held, name) in of {
+            let Some(held) = held else { continue };
+            match by_dir.iter_mut().find(|(known, _)| Arc::ptr_eq(known, held)) {
+                Some((_, names)) if names.contains(name) => {}
+                Some((_, names)) => names.push((*name).clone()),
+                None => by_dir.push((Arc::clone(held), vec![(*name).clone()])),
+            }
+        }
+        // All take them in one order, so nobody waits for a claim of somebody who waits for theirs.
+        by_dir.sort_by_key(|(held, _)| held.dir.id);
+        let mut claim = Claim { names: Vec::new() };
+        for (held, names) in by_dir {
+            self.claim_in(&held, &names).await;
+            claim.names.push((held, names));
+        }
+        claim
+    }
+
+    async fn claim_in(&self, held: &Arc<HeldDir>, names: &[EntryName]) {
+        let wanted: Vec<&EntryName> = names.iter().collect();
+        loop {
+            let changed = held.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let is_free = held.state.lock().claim(&wanted);
+            if is_free {
+                break;
+            }
+            changed.await;
+        }
+        self.settle(held, Some(&wanted)).await;
+    }
+
+    /// Waits while somebody sends a change of a name.
+    pub(super) async fn until_unclaimed(&self, held: &Arc<HeldDir>, name: &EntryName) {
+        loop {
+            let changed = held.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !held.state.lock().is_claimed(name) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The attributes of a file with all that is not sent.
+    pub(super) fn shown(&self, file: &Local) -> Attr {
+        let mut attr = file.attr;
+        if let Some(state) = self.core.files.state_of(attr.ino) {
+            let inner = state.lock();
+            if !inner.doubtful && !inner.lost {
+                if !inner.is_unmade {
+                    attr = inner.attr;
+                }
+                attr = inner.visible(attr);
+            }
+        }
+        file.shown(attr)
+    }
+
+    /// A look at what is under a name; `None` when the server must be asked.
+    pub(super) fn look(&self, held: &HeldDir, name: &EntryName) -> Option<Result<Entry>> {
+        let state = held.state.lock();
+        match state.get(self.pos(name), name) {
+            None => Some(Err(FsError::NotFound.into())),
+            Some(Item::File(file)) if file.is_known => {
+                let (attr, target) = (self.shown(file), file.target.clone());
+                Some(Ok(Entry { attr, dir: None, target, whole: true }))
+            }
+            Some(Item::File(_) | Item::Dir(_) | Item::Other(_)) => None,
+        }
+    }
+
+    /// The entry of a directory that is held.
+    pub(super) async fn entry_of_dir(&self, dir: &DirRef) -> Option<Entry> {
+        let attr = self.attr_of_dir(dir).await?;
+        Some(Entry { attr, dir: Some(*dir), target: None, whole: true })
+    }
+
+    /// The attributes of a directory that is held, if they are known.
+    pub(super) async fn attr_of_dir(&self, dir: &DirRef) -> Option<Attr> {
+        let held = self.held(dir).await?;
+        let state = held.state.lock();
+        state.is_known.then_some(state.attr)
+    }
+
+    /// The entry of a name, as far as it is known here.
+    pub(super) fn item(&self, held: &HeldDir, name: &EntryName) -> Option<Item> {
+        held.state.lock().get(self.pos(name), name).cloned()
+    }
+
+    /// The count of changes in the directory of a file, before a request is sent.
+    pub(super) fn changes_of(&self, ino: Ino) -> u64 {
+        self.place_of(ino).map_or(0, |(held, _)| held.state.lock().changes)
+    }
+
+    /// Notes attributes that a request has told of a file, which was sent when the directory's count
+    /// of changes was `since`; `None`: they have changed, and are to be asked for.
+    pub(super) fn learn(&self, ino: Ino, attr: Option<Attr>, since: u64) {
+        let Some((held, name)) = self.place_of(ino) else { return };
+        let pos = self.pos(&name);
+        let mut state = held.state.lock();
+        let attr = attr.filter(|_| state.changes == since);
+        let Some(file) = state.file(pos, &name, ino) else { return };
+        match attr {
+            Some(attr) if !file.is_unsent() => (file.attr, file.is_known) = (attr, true),
+            Some(_) | None if file.is_unsent() => {}
+            Some(_) | None => file.is_known = false,
+        }
+    }
+
+    /// Notes that a request has changed names of a held directory, by how much, and when, if that
+    /// is known.
+    pub(super) fn changed(
+        &self,
+        held: Option<&Arc<HeldDir>>,
+        names: i64,
+        subdirs: i32,
+        at: Option<Time>,
+    ) {
+        let Some(held) = held else { return };
+        let noted = self.server().changed_dir(held.dir.ino).map(|attr| attr.mtime);
+        let mut state = held.state.lock();
+        match at.or(noted) {
+            Some(at) => state.touch(names, subdirs, at),
+            None => state.is_known = false,
+        }
+    }
+
+    /// The new file that is answered from here; `None` when the server must make it.
+    pub(super) fn make_here(
+        &self,
+        held: &Arc<HeldDir>,
+        name: &EntryName,
+        (cred, new): (&Cred, New),
+        open: bool,
+    ) -> Option<Made> {
+        if new.kind != FileKind::File {
+            return None;
+        }
+        let (at, pos) = (self.now_at(held.run.server), self.pos(name));
+        let (file, asks) = {
+            let mut table = self.shared.table.lock();
+            let mut state = held.state.lock();
+            // Race: the directory may be about to be given back.
+            if state.phase != Phase::Held || state.get(pos, name).is_some() {
+                return None;
+            }
+            let (ino, asks) = state.take_ino();
+            let inherits = state.attr.mode & MODE_SETGID != 0;
+            let attr = ino.map(|ino| Attr {
+                mode: without_umask(new.mode),
+                uid: cred.uid,
+                gid: if inherits { state.attr.gid } else { cred.gid },
+                atime: at,
+                mtime: at,
+                ctime: at,
+                btime: at,
+                ..Attr::blank(ino, FileKind::File)
+            });
+            let file = attr.map(|attr| {
+                let make = Make { mode: new.mode, cred: cred.clone(), at };
+                let local = Local::new(attr, make);
+                state.put(pos, name.clone(), Item::File(Box::new(local)));
+                state.touch(1, 0, at);
+                table.files.insert(attr.ino, (held.dir.id, name.clone()));
+                let handle = open.then(|| {
+                    let file = FileRef { dir: held.dir, name: name.clone(), ino: attr.ino };
+                    self.core.files.open_unmade(file, attr, cred, held.dir.id)
+                });
+                let due = Instant::now() + GATHER;
+                let added = state.push(name, What::Update(attr.ino), due);
+                self.shared.queued.fetch_add(added, Ordering::AcqRel);
+                (attr, handle)
+            });
+            (file, asks)
+        };
+        if asks {
+            self.ask_for_inos(held, held.dir.ino);
+        }
+        let (attr, handle) = file?;
+        self.pump_later(held);
+        let entry = Entry { attr, dir: None, target: None, whole: true };
+        Some(Made { entry, existed: false, handle })
+    }
+
+    /// Removes a file from here; `None` when the server must remove it.
+    pub(super) fn remove_here(
+        &self,
+        held: &Arc<HeldDir>,
+        name: &EntryName,
+        cred: &Cred,
+    ) -> Option<Attr> {
+        let (at, pos) = (self.now_at(held.run.server), self.pos(name));
+        let Some(Item::File(file)) = self.item(held, name) else { return None };
+        let ino = file.attr.ino;
+        if self.core.files.is_open(ino) {
+            return None;
+        }
+        let attr = Attr { nlink: 0, ctime: at.max(file.attr.ctime), ..self.shown(&file) };
+        let (withdrawn, is_sent) = {
+            let mut table = self.shared.table.lock();
+            let mut state = held.state.lock();
+            // Race: the directory may be about to be given back.
+            if state.phase != Phase::Held || state.file(pos, name, ino).is_none() {
+                return None;
+            }
+            let withdrawn = state.withdraw(name, ino);
+            // A change on its way may make it.
+            let is_sent = file.make.is_none() || withdrawn.is_none();
+            state.take(pos, name);
+            state.touch(-1, 0, at);
+            table.files.remove(&ino);
+            if is_sent {
+                table.leaving.insert(ino, (held.dir.id, name.clone()));
+                let what = What::Unlink { ino, cred: cred.clone(), at };
+                let added = state.push(name, what, Instant::now() + GATHER);
+                self.shared.queued.fetch_add(added, Ordering::AcqRel);
+            }
+            (withdrawn, is_sent)
+        };
+        if let Some(count) = withdrawn {
+            self.withdrawn(count);
+        }
+        self.core.files.is_held(ino, None);
+        self.core.files.discard(ino, !is_sent);
+        self.closes(ino);
+        self.pump_later(held);
+        Some(attr)
+    }
+
+    /// The page of a listing that can be answered from here.
+    pub(super) async fn list_here(
+        &self,
+        held: &Arc<HeldDir>,
+        (after, max, plus): (u64, u32, bool),
+    ) -> Option<ReaddirPage> {
+        let mut found: Vec<(u64, EntryName, Item)> = Vec::new();
+        let (attr, parent_ino, end) = {
+            let state = held.state.lock();
+            if !state.is_known {
+                return None;
+            }
+            let max = usize::try_from(max.max(1)).unwrap_or(usize::MAX);
+            let mut end = true;
+            for (pos, name, item) in state.names_after(after) {
+                if found.len() >= max && found.last().is_some_and(|(last, _, _)| *last != pos) {
+                    end = false;
+                    break;
+                }
+                found.push((pos, name.clone(), item.clone()));
+            }
+            (state.attr, state.parent, end)
+        };
+        let mut entries = Vec::with_capacity(found.len());
+        for (pos, name, item) in found {
+            let (kind, entry) = match &item {
+                Item::File(file) if file.is_known => {
+                    let attr = self.shown(file);
+                    let target = file.target.clone();
+                    (attr.kind, Some(Entry { attr, dir: None, target, whole: true }))
+                }
+                Item::Dir(dir) if plus => {
+                    (FileKind::Directory, Some(self.entry_of_dir(dir).await?))
+                }
+                Item::Dir(_) => (FileKind::Directory, None),
+                Item::File(_) | Item::Other(_) => return None,
+            };
+            let (ino, entry) = (item.ino(), entry.filter(|_| plus));
+            entries.push(ReaddirEntry { pos, name, ino, kind: Some(kind), entry });
+        }
+        let reach = if end { POS_MAX } else { entries.last().map_or(after, |entry| entry.pos) };
+        Some(ReaddirPage { entries, end, attr, parent_ino, reach, layout: None })
+    }
+
+    /// The held file that a handle has open, and its name.
+    pub(super) async fn held_handle(
+        &self,
+        handle: Handle,
+    ) -> Option<(Arc<HeldDir>, EntryName, Ino)> {
+        if !self.holds_any() {
+            return None;
+        }
+        let ino = self.core.files.handle(handle).ok()?.state.ino;
+        let (held, name) = self.held_file(ino).await?;
+        Some((held, name, ino))
+    }
+
+    /// Sees to it that the server knows everything of the file of a handle.
+    pub(super) async fn settle_handle(&self, handle: Handle) {
+        if self.holds_any()
+            && let Ok(open) = self.core.files.handle(handle)
+        {
+            self.settle_file(open.state.ino).await;
+        }
+    }
+
+    /// Sees to it that the server has the file of a handle.
+    pub(super) async fn settle_unmade(&self, handle: Handle) {
+        if self.holds_any()
+            && let Ok(open) = self.core.files.handle(handle)
+            && open.state.lock().is_unmade
+        {
+            self.settle_file(open.state.ino).await;
+        }
+    }
+
+    pub(super) async fn settle_node(&self, node: &NodeRef) {
+        if !self.holds_any() {
+            return;
+        }
+        match node {
+            NodeRef::File(file) => self.settle_file(file.ino).await,
+            NodeRef::Dir(dir) => {
+                if let Some(held) = self.held(dir).await {
+                    self.settle(&held, None).await;
+                }
+            }
+        }
+    }
+
+    /// The mode that an access ACL says, if it says no more than a mode.
+    pub(super) fn mode_of_acl(name: &[u8], value: &[u8], shown: &Attr) -> Option<u32> {
+        if AclKind::of(name) != Some(AclKind::Access) {
+            return None;
+        }
+        let acl = Acl::parse(value).ok()??;
+        (!acl.says_more_than_a_mode()).then(|| acl.in_mode(shown.mode))
+    }
+
+    /// Changes attributes here; `None` when the server must.
+    pub(super) async fn set_here(&self, cred: &Cred, ino: Ino, set: SetAttr) -> Option<Attr> {
+        let (held, name) = self.held_file(ino).await?;
+        self.until_unclaimed(&held, &name).await;
+        let (pos, at) = (self.pos(&name), self.now_at(held.run.server));
+        let shown = match self.item(&held, &name) {
+            Some(Item::File(file)) if file.attr.ino == ino => self.shown(&file),
+            Some(_) | None => return None,
+        };
+        let after = {
+            let mut state = held.state.lock();
+            // Race: the directory may be about to be given back.
+            if state.phase != Phase::Held {
+                return None;
+            }
+            let file = state.file(pos, &name, ino)?;
+            if !file.may_wait(&set, cred) {
+                return None;
+            }
+            if set == SetAttr::default() {
+                return Some(shown);
+            }
+            file.change(set, cred, at.max(shown.ctime), &shown);
+            let after = file.clone();
+            let added = state.push(&name, What::Update(ino), Instant::now() + GATHER);
+            self.shared.queued.fetch_add(added, Ordering::AcqRel);
+            after
+        };
+        self.pump_later(&held);
+        Some(self.shown(&after))
+    }
+}
+
+impl Delegating {
+    /// Notes a rename that the server has made.
+    pub(super) async fn note_move(
+        &self,
+        cred: &Cred,
+        (source, from): (Option<&Arc<HeldDir>>, (&DirRef, &EntryName)),
+        (target, to): (Option<&Arc<HeldDir>>, (&DirRef, &EntryName)),
+        renamed: &Renamed,
+    ) {
+        let is_within = from.0.same(to.0);
+        if let Some(held) = self.held_by_ino(renamed.moved) {
+            let mut state = held.state.lock();
+            (state.parent, state.is_known) = (to.0.ino, false);
+        }
+        let moved = source.and_then(|held| self.take(held, from.1));
+        let moved = match moved {
+            Some(Item::File(mut file)) if is_within => {
+                file.is_known = false;
+                Some(Item::File(file))
+            }
+            Some(Item::File(file)) => Some(Item::Other(file.attr.ino)),
+            Some(item) => Some(item),
+            None if target.is_none() => None,
+            None => match self.server().lookup(cred, to.0, to.1).await {
+                Ok(Entry { dir: Some(dir), .. }) => Some(Item::Dir(dir)),
+                Ok(_) | Err(_) => Some(Item::Other(renamed.moved)),
+            },
+        };
+        let subdirs = i32::from(matches!(moved, Some(Item::Dir(_))));
+        self.changed(source, -1, -subdirs, None);
+        let Some(held) = target else { return };
+        let replaced = self.take(held, to.1);
+        if let Some(moved) = moved {
+            self.put(held, to.1, moved);
+        }
+        let (names, dirs) = match &replaced {
+            Some(Item::Dir(_)) => (0, 0),
+            Some(_) => (0, subdirs),
+            None => (1, subdirs),
+        };
+        self.changed(Some(held), names, dirs, None);
+    }
+
+    /// A node may have extended attributes from now on. A directory with a default ACL is given
+    /// back: what is made there inherits it.
+    pub(super) async fn is_not_plain(&self, node: &NodeRef, is_default_acl: bool) {
+        match node {
+            NodeRef::Dir(dir) => {
+                let Some(held) = self.held(dir).await else { return };
+                held.state.lock().is_plain = false;
+                if is_default_acl {
+                    self.give_back(&held).await;
+                }
+            }
+            NodeRef::File(file) => {
+                let Some((held, name)) = self.place_of(file.ino) else { return };
+                let pos = self.pos(&name);
+                if let Some(local) = held.state.lock().file(pos, &name, file.ino) {
+                    local.is_plain = false;
+                }
+            }
+        }
+    }
+
+    /// The attributes of a node are to be asked for: a request has changed them.
+    pub(super) async fn ask_attributes(&self, node: &NodeRef) {
+        match node {
+            NodeRef::File(file) => self.learn(file.ino, None, 0),
+            NodeRef::Dir(dir) => {
+                if let Some(held) = self.held(dir).await {
+                    held.state.lock().is_known = false;
+                }
+            }
+        }
+    }
+
+    pub(super) fn withdrawn(&self, count: usize) {
+        self.shared.queued.fetch_sub(count, Ordering::AcqRel);
+        self.shared.sent.notify_waiters();
+    }
+
+    /// Sends everything, and ends the session.
+    ///
+    /// # Errors
+    /// When something that was written could not be stored.
+    pub async fn close(&self) -> Result<()> {
+        self.settle_all().await;
+        let lost = self.core.files.report_forgotten();
+        self.client.close().await.and(lost)
+    }
+}
