@@ -9,7 +9,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use base::{Cred, EntryName, FileKind, HashKey, SetAttr};
-use client::{Delegating, FileSystem as _, New, model::Model};
+use client::{Delegating, FileSystem, New, model::Model};
 use wire::{DirRef, NodeRef};
 
 use super::model::{draw, lives_on};
@@ -152,6 +152,7 @@ async fn late(
     name: &str,
     wall: impl Fn(),
 ) -> anyhow::Result<()> {
+    let lost = one.lost();
     let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
     let (dir, node) = made(one, name).await?;
     one.settle_all().await;
@@ -170,7 +171,7 @@ async fn late(
         let mode = mount.getattr(&Cred::ROOT, &node).await?.mode & 0o777;
         ensure!(mode == 0o640, "{mode:o}: a change came late and was taken");
     }
-    Ok(())
+    tells_of_losses(one, lost).await
 }
 
 /// A file that a mount has made and not sent is there for others, also when the server has died in
@@ -190,7 +191,16 @@ async fn unsent(world: &World, [one, other]: &[Delegating; 2], name: &str) -> an
     ensure!(found.ino == dir.ino, "it is another directory");
     let seen = other.lookup(&Cred::ROOT, &found, &EntryName::new(b"file")?).await;
     ensure!(seen.is_ok() || one.lost() > lost, "a file that was made is not there: {seen:?}");
-    Ok(())
+    tells_of_losses(one, lost).await
+}
+
+/// The next sync says that something was lost, if it was since `before`, and says so once.
+async fn tells_of_losses(mount: &Delegating, before: usize) -> anyhow::Result<()> {
+    mount.settle_all().await;
+    let is_lost = mount.lost() > before;
+    let told = FileSystem::sync(mount).await;
+    ensure!(told.is_err() == is_lost, "{told:?}, and {} changes are lost", mount.lost() - before);
+    Ok(FileSystem::sync(mount).await?)
 }
 
 /// Lets each mount do several operations in a row.
