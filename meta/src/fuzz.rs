@@ -88,9 +88,15 @@ async fn talk(bytes: &[u8]) -> usize {
         let (message, after) = after.split_at(after.len().min(usize::from(*len)));
         rest = after;
         match Request::from_bytes(&Bytes::copy_from_slice(message)) {
-            // Stable storage is for the background, which does not run; and these requests would
-            // end the talk.
-            Ok(Request::Sync | Request::DumpStart | Request::Bye | Request::Hello(_)) => {}
+            // Stable storage is for the background, which does not run; news of directories would
+            // be waited for; and these requests would end the talk.
+            Ok(
+                Request::Sync
+                | Request::Recalls
+                | Request::DumpStart
+                | Request::Bye
+                | Request::Hello(_),
+            ) => {}
             Ok(mut request) => {
                 client.aim(&mut request);
                 let Some(answer) = client.ask(request).await else { break };
