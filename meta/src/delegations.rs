@@ -307,6 +307,12 @@ impl Delegations {
         recalled
     }
 
+    /// Whether a directory was taken from a session, which has not said since that it knows.
+    fn has_revoked(&self, session: SessionId) -> bool {
+        let table = self.table.lock();
+        table.sessions.get(&session).is_some_and(|holder| !holder.revoked.is_empty())
+    }
+
     /// How many directories are held, and how many of them are recalled.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let table = self.table.lock();

@@ -20,6 +20,7 @@ pub(crate) async fn run(core: Core) {
     let held = &core.inner.shared.delegations;
     loop {
         held.asked.notified().await;
+        take_back(&core).await;
         while held.counts().1 > 0 {
             let began = Instant::now();
             sleep(LOOK).await;
@@ -38,8 +39,10 @@ async fn take_back(core: &Core) {
         let lease = grant::lease(shared);
         // A session that does not know of its delegation never asks.
         let silence = shared.delegations.silence_of(session).unwrap_or(waited);
+        // A holder that has lost a directory and is silent still will not answer for this one.
+        let is_gone = silence >= lease && shared.delegations.has_revoked(session);
         let patience = match shared.session(session) {
-            _ if waited < ANSWER_WITHIN => continue,
+            _ if waited < ANSWER_WITHIN && !is_gone => continue,
             None => Duration::ZERO,
             Some(found) if found.idle() >= lease || silence >= lease => Duration::ZERO,
             Some(_) => GIVE_BACK_WITHIN,
