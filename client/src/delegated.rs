@@ -95,6 +95,12 @@ struct Table {
 }
 
 impl Table {
+    /// Whether this is the directory of its id that is held now.
+    fn has(&self, held: &HeldDir) -> bool {
+        let known = self.dirs.get(&held.dir.id);
+        known.is_some_and(|known| std::ptr::eq(&raw const **known, held))
+    }
+
     /// Whether nothing more should be held.
     fn is_full(&self) -> bool {
         self.dirs.len() >= DIRS_MAX || self.files.len() >= FILES_MAX
@@ -268,9 +274,7 @@ impl Delegating {
     /// Requests about a file stand on the delegation from now on, if the directory is held still.
     fn is_held(&self, held: &HeldDir, ino: Ino) {
         let table = self.shared.table.lock();
-        let known = table.dirs.get(&held.dir.id);
-        let is_there = known.is_some_and(|known| std::ptr::eq(&raw const **known, held));
-        if is_there && held.state.lock().phase == dir::Phase::Held {
+        if table.has(held) && held.state.lock().phase == dir::Phase::Held {
             self.core.files.is_held(ino, Some(held.dir.id));
         }
     }
@@ -278,8 +282,7 @@ impl Delegating {
     /// A directory is held no more, and nothing of it waits to be sent.
     fn forget(&self, held: &HeldDir) {
         let mut table = self.shared.table.lock();
-        if table.dirs.get(&held.dir.id).is_some_and(|known| std::ptr::eq(&raw const **known, held))
-        {
+        if table.has(held) {
             table.dirs.remove(&held.dir.id);
             table.by_ino.remove(&held.dir.ino);
         }

@@ -5,7 +5,7 @@ use std::{rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, ShardId, Time};
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, DirRef, HurryBirths, Noted, PeerHello, Reply,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, Noted, PeerHello, Reply,
     ReplyHeader, Request, RequestHeader, Retry, Vote,
 };
 
@@ -204,7 +204,7 @@ fn in_session(
     let txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
     let mut txn = txn.stands_on(header.stand.held);
     let done = shared.space_guard.admits(request).map_err(Fault::from);
-    let done = done.and_then(|()| is_held(shared, session, header, request.kind().about));
+    let done = done.and_then(|()| is_held(shared, session, header, request));
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));
     match done {
@@ -249,7 +249,7 @@ fn is_held(
     shared: &Shared,
     session: &Session,
     header: &RequestHeader,
-    about: Option<&DirRef>,
+    request: &Request,
 ) -> Result<()> {
     let Some(held) = header.stand.held else { return Ok(()) };
     let Some(dir) = held.dir else {
@@ -257,7 +257,7 @@ fn is_held(
         return if is_wish { Ok(()) } else { Err(FsError::Invalid.into()) };
     };
     // A request that stands on a delegation is about that directory.
-    if about.is_none_or(|about| about.id != dir) {
+    if request.kind().about.is_none_or(|about| about.id != dir) {
         return Err(FsError::Invalid.into());
     }
     if shared.delegations.holder(dir) == Some(session.id) || shared.bugs.has(Bug::LateChangeTaken) {

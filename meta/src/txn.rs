@@ -30,6 +30,7 @@ use std::{
 use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
+use store::Batch;
 use tokio::time::Instant;
 use wire::{Held, Retry, TxnId};
 
@@ -59,6 +60,12 @@ use group::Alone;
 
 /// Greatest age of a change that a client has made in a directory that it holds.
 const AGE_SECS_MAX: i64 = 60;
+
+/// Stores a reservation of inode numbers, before any of them is used.
+pub(crate) fn store_stable(shared: &Shared, batch: Batch) -> Result<()> {
+    shared.engine.write(batch)?;
+    shared.make_stable().map_err(Fault::Halt)
+}
 
 /// The user, session and rights that a transaction acts for.
 #[derive(Clone, Copy)]
@@ -745,11 +752,7 @@ impl<'a> Txn<'a> {
         if let Some(ino) = self.held.and_then(|held| held.ino) {
             return self.given_ino(shard, ino);
         }
-        let store = |batch| {
-            shared.engine.write(batch)?;
-            shared.make_stable().map_err(Fault::Halt)
-        };
-        let draw = || shared.inos.next(shard, store);
+        let draw = || shared.inos.next(shard, |batch| store_stable(shared, batch));
         match self.remote.get_mut() {
             Some(remote) => remote.ino(draw),
             None => draw(),

@@ -163,7 +163,7 @@ codec! {
         /// when the server is busy: this may last.
         Away = 9,
         /// The session does not hold the directory that the request stands on, or no longer.
-        /// Nothing happened, and the number is finished.
+        /// The request had no effect, and its number is finished.
         NotHeld = 10,
     }
 }

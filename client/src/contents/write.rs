@@ -32,7 +32,11 @@ use super::{
     dirty::Piece,
     state::{FileState, FlushSet, Sent},
 };
-use crate::{Client, Error, Result, done::Failure, error::unexpected};
+use crate::{
+    Client, Error, Result,
+    done::{Done, Failure},
+    error::unexpected,
+};
 
 /// Age at which written data is sent.
 const AGE_MAX: Duration = Duration::from_secs(1);
@@ -372,26 +376,21 @@ impl Client {
 
     async fn send_write(&self, state: &FileState, cred: &Cred, write: Write) -> Result<Attr> {
         let home = write.file.dir.home;
-        let stand = {
+        let held = {
             let inner = state.lock();
             let sets = write.set.is_some();
             let at = if sets { write.at.max(Some(inner.held_at)) } else { write.at };
-            let held = |dir| Held { dir: Some(dir), at, ino: None, wants: false };
-            inner.held.map_or(Stand::NONE, |dir| Stand::on(held(dir)))
+            inner.held.map(|dir| Held { dir: Some(dir), at, ino: None, wants: false })
         };
-        let written = self.core.call(cred, home, Request::Write(write.clone()), stand).await;
-        let written = match written {
-            Err(Failure::NotHeld) => {
+        if let Some(held) = held {
+            let request = Request::Write(write.clone());
+            match self.core.call(cred, home, request, Stand::on(held)).await {
                 // The file is there: what was written is not lost with the directory.
-                state.lock().held = None;
-                self.core.call(cred, home, Request::Write(write), Stand::NONE).await
+                Err(Failure::NotHeld) => state.lock().held = None,
+                written => return written_attr(written),
             }
-            written => written,
-        };
-        match written.map_err(Failure::by_handle)?.reply {
-            Reply::Written(written) => Ok(written.attr),
-            _ => Err(unexpected()),
         }
+        written_attr(self.core.call(cred, home, Request::Write(write), Stand::NONE).await)
     }
 
     /// Decides what becomes a block and what travels in which request.
@@ -460,6 +459,13 @@ fn worst(unsent: Option<Error>, forgotten: impl FnOnce() -> Result<()>) -> Resul
     }
     forgotten()?;
     unsent.map_or(Ok(()), Err)
+}
+
+fn written_attr(written: Result<Done, Failure>) -> Result<Attr> {
+    match written.map_err(Failure::by_handle)?.reply {
+        Reply::Written(written) => Ok(written.attr),
+        _ => Err(unexpected()),
+    }
 }
 
 /// Returns when the server has the file, or never will.

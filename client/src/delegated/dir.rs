@@ -125,6 +125,21 @@ impl HeldDir {
     }
 }
 
+impl HeldDir {
+    /// Returns when `is_so` says so of the directory.
+    pub(super) async fn until(&self, mut is_so: impl FnMut(&mut State) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if is_so(&mut self.state.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
 impl State {
     pub(super) fn get(&self, pos: u64, name: &EntryName) -> Option<&Item> {
         self.names.get(&(pos, name.clone()))

@@ -309,8 +309,7 @@ impl FileSystem for Delegating {
         }
         drop(claim);
         if let Some(gone) = self.held_by_ino(ino) {
-            self.forget(&gone);
-            self.give_back_later(gone.run.server, gone.dir.id);
+            self.gives_up(&gone);
         }
         Ok(ino)
     }
@@ -348,8 +347,7 @@ impl FileSystem for Delegating {
         }
         drop(claim);
         if let Some(gone) = renamed.replaced_dir.and_then(|ino| self.held_by_ino(ino)) {
-            self.forget(&gone);
-            self.give_back_later(gone.run.server, gone.dir.id);
+            self.gives_up(&gone);
         }
         Ok(renamed)
     }
@@ -416,11 +414,7 @@ impl FileSystem for Delegating {
         if let Some(handle) = self.core.files.open_again(file.ino, cred, may) {
             return Ok(handle);
         }
-        let is_unmade = match self.item(&held, &name) {
-            Some(Item::File(local)) => local.make.is_some(),
-            Some(Item::Dir(_) | Item::Other(_)) | None => false,
-        };
-        if is_unmade {
+        if self.is_file(&held, &name, |local| local.make.is_some()) {
             self.settle(&held, Some(&[&name])).await;
         }
         let handle = self.server().open(cred, file, access).await?;
@@ -453,11 +447,8 @@ impl FileSystem for Delegating {
         clear_set_id: bool,
     ) -> Result<()> {
         if let Some((held, name, _)) = self.held_handle(handle).await {
-            let is_changed = match self.item(&held, &name) {
-                Some(Item::File(file)) => file.pending.is_some() || file.sending.is_some(),
-                Some(Item::Dir(_) | Item::Other(_)) | None => false,
-            };
-            if is_changed {
+            let is_changed = |file: &Local| file.pending.is_some() || file.sending.is_some();
+            if self.is_file(&held, &name, is_changed) {
                 // Contents that are written after a change of times must not be sent with it.
                 self.settle(&held, Some(&[&name])).await;
             }
@@ -469,8 +460,8 @@ impl FileSystem for Delegating {
         let Some((held, name, ino)) = self.held_handle(handle).await else {
             return self.server().flush(handle).await;
         };
-        let is_unsent = self.core.files.is_dirty(ino)
-            || matches!(self.item(&held, &name), Some(Item::File(file)) if file.is_unsent());
+        let is_unsent =
+            self.core.files.is_dirty(ino) || self.is_file(&held, &name, Local::is_unsent);
         if is_unsent {
             self.push(&held, &name, What::Update(ino), true);
         }
@@ -552,10 +543,10 @@ impl FileSystem for Delegating {
                 None => false,
             },
             NodeRef::File(file) => match self.held_file(file.ino).await {
-                Some((held, name)) => match self.item(&held, &name) {
-                    Some(Item::File(local)) => local.is_plain && local.attr.ino == file.ino,
-                    Some(Item::Dir(_) | Item::Other(_)) | None => false,
-                },
+                Some((held, name)) => {
+                    let is_plain = |local: &Local| local.is_plain && local.attr.ino == file.ino;
+                    self.is_file(&held, &name, is_plain)
+                }
                 None => false,
             },
         };

@@ -4,20 +4,18 @@
 //! notes afterwards what it has changed. Nothing is changed here in a directory that is about to be
 //! given back.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use base::{
     Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
     attr::MODE_SETGID, layout::POS_MAX,
 };
-use tokio::time::Instant;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
 
 use super::{
     Delegating,
     dir::{HeldDir, Item, Phase, What},
     file::{Local, Make},
-    send::GATHER,
 };
 use crate::{FileSystem, Handle, Made, New, Result};
 
@@ -58,10 +56,10 @@ impl Delegating {
     }
 
     pub(super) fn wishes(&self) -> Option<Wish<'_>> {
-        let mut table = self.shared.table.lock();
         if !self.shared.on {
             return None;
         }
+        let mut table = self.shared.table.lock();
         if table.is_full() {
             // Some that nobody works in make room.
             let idle = table.dirs.values().filter(|held| held.state.lock().is_idle());
@@ -97,30 +95,13 @@ impl Delegating {
 
     async fn claim_in(&self, held: &Arc<HeldDir>, names: &[EntryName]) {
         let wanted: Vec<&EntryName> = names.iter().collect();
-        loop {
-            let changed = held.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let is_free = held.state.lock().claim(&wanted);
-            if is_free {
-                break;
-            }
-            changed.await;
-        }
+        held.until(|state| state.claim(&wanted)).await;
         self.settle(held, Some(&wanted)).await;
     }
 
     /// Waits while somebody sends a change of a name.
     pub(super) async fn until_unclaimed(&self, held: &Arc<HeldDir>, name: &EntryName) {
-        loop {
-            let changed = held.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if !held.state.lock().is_claimed(name) {
-                return;
-            }
-            changed.await;
-        }
+        held.until(|state| !state.is_claimed(name)).await;
     }
 
     /// The attributes of a file with all that is not sent.
@@ -162,6 +143,19 @@ impl Delegating {
         let held = self.held(dir).await?;
         let state = held.state.lock();
         state.is_known.then_some(state.attr)
+    }
+
+    /// Whether a name is a file's here, of which `is_so` holds.
+    pub(super) fn is_file(
+        &self,
+        held: &HeldDir,
+        name: &EntryName,
+        is_so: impl FnOnce(&Local) -> bool,
+    ) -> bool {
+        match held.state.lock().get(self.pos(name), name) {
+            Some(Item::File(file)) => is_so(file),
+            Some(Item::Dir(_) | Item::Other(_)) | None => false,
+        }
     }
 
     /// The entry of a name, as far as it is known here.
@@ -248,9 +242,7 @@ impl Delegating {
                     let file = FileRef { dir: held.dir, name: name.clone(), ino: attr.ino };
                     self.core.files.open_unmade(file, attr, cred, held.dir.id)
                 });
-                let due = Instant::now() + GATHER;
-                let added = state.push(name, What::Update(attr.ino), due);
-                self.shared.queued.fetch_add(added, Ordering::AcqRel);
+                self.queue(&mut state, name, What::Update(attr.ino), false);
                 (attr, handle)
             });
             (file, asks)
@@ -294,13 +286,12 @@ impl Delegating {
             if is_sent {
                 table.leaving.insert(ino, (held.dir.id, name.clone()));
                 let what = What::Unlink { ino, cred: cred.clone(), at };
-                let added = state.push(name, what, Instant::now() + GATHER);
-                self.shared.queued.fetch_add(added, Ordering::AcqRel);
+                self.queue(&mut state, name, what, false);
             }
             (withdrawn, is_sent)
         };
         if let Some(count) = withdrawn {
-            self.withdrawn(count);
+            self.counted(count);
         }
         self.core.files.is_held(ino, None);
         self.core.files.discard(ino, !is_sent);
@@ -432,8 +423,7 @@ impl Delegating {
             }
             file.change(set, cred, at.max(shown.ctime), &shown);
             let after = file.clone();
-            let added = state.push(&name, What::Update(ino), Instant::now() + GATHER);
-            self.shared.queued.fetch_add(added, Ordering::AcqRel);
+            self.queue(&mut state, &name, What::Update(ino), false);
             after
         };
         self.pump_later(&held);
@@ -515,11 +505,6 @@ impl Delegating {
                 }
             }
         }
-    }
-
-    pub(super) fn withdrawn(&self, count: usize) {
-        self.shared.queued.fetch_sub(count, Ordering::AcqRel);
-        self.shared.sent.notify_waiters();
     }
 
     /// Sends everything, and ends the session.

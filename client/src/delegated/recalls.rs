@@ -237,15 +237,7 @@ impl Delegating {
     /// Gives a directory back, and returns when that is done.
     pub(super) async fn give_back(&self, held: &Arc<HeldDir>) {
         self.give_back_soon(held);
-        loop {
-            let changed = held.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if held.state.lock().phase == Phase::Over {
-                return;
-            }
-            changed.await;
-        }
+        held.until(|state| state.phase == Phase::Over).await;
     }
 
     /// Gives everything back, and returns when that is done.
@@ -269,6 +261,12 @@ impl Delegating {
         }
         self.send_returns(held.run.server, vec![held.dir.id]).await;
         self.forget(held);
+    }
+
+    /// Forgets a directory that is gone or lost, and has the server know.
+    pub(super) fn gives_up(&self, held: &HeldDir) {
+        self.forget(held);
+        self.give_back_later(held.run.server, held.dir.id);
     }
 
     /// Gives a directory back that nobody works in, together with others.

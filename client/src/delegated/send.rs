@@ -16,7 +16,7 @@ use wire::{
 
 use super::{
     Delegating, QUEUED_MAX,
-    dir::{HeldDir, Op, What},
+    dir::{HeldDir, Op, State, What},
     file::{Change, Make},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Time for which a change waits for more of the same file.
-pub(super) const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(20);
 /// Number of inode numbers that are asked for at a time.
 const INOS_ASKED: u16 = 256;
 
@@ -40,18 +40,19 @@ struct Untold {
 impl Delegating {
     /// Adds a change to the queue of a directory. It is sent soon, or at once if it is `due`.
     pub(super) fn push(&self, held: &Arc<HeldDir>, name: &EntryName, what: What, is_due: bool) {
-        let now = Instant::now();
-        let due = if is_due { now } else { now + GATHER };
-        {
-            let mut state = held.state.lock();
-            let added = state.push(name, what, due);
-            self.shared.queued.fetch_add(added, Ordering::AcqRel);
-        }
+        self.queue(&mut held.state.lock(), name, what, is_due);
         if is_due {
             self.pump(held);
         } else {
             self.pump_later(held);
         }
+    }
+
+    /// Like [`Delegating::push`], for a caller that has locked the directory and then has it sent.
+    pub(super) fn queue(&self, state: &mut State, name: &EntryName, what: What, is_due: bool) {
+        let now = Instant::now();
+        let added = state.push(name, what, if is_due { now } else { now + GATHER });
+        self.shared.queued.fetch_add(added, Ordering::AcqRel);
     }
 
     /// Waits while too many changes are not sent.
@@ -87,7 +88,8 @@ impl Delegating {
         self.pump_later(held);
     }
 
-    fn counted(&self, sent: usize) {
+    /// Notes how many changes do not wait any more.
+    pub(super) fn counted(&self, sent: usize) {
         self.shared.queued.fetch_sub(sent, Ordering::AcqRel);
         self.shared.sent.notify_waiters();
     }
@@ -394,9 +396,8 @@ impl Delegating {
         }
         self.shared.counters.lost.fetch_add(lost.len(), Ordering::Relaxed);
         self.counted(lost.len());
-        self.forget(held);
         // Should the server think otherwise, it is told.
-        self.give_back_later(held.run.server, held.dir.id);
+        self.gives_up(held);
     }
 
     /// Asks for more inode numbers for a directory.

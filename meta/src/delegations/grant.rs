@@ -9,17 +9,17 @@ use wire::{Grant, Granted, InoRange};
 
 use super::{DelegationRecord, Granting};
 use crate::{
-    error::{Fault, Result},
+    error::Result,
     record::{QuotaId, key},
     server::{Durability, Shared},
     space_guard::Level,
-    txn::{Dir, Txn},
+    txn::{Dir, Txn, store_stable},
 };
 
 /// Number of inode numbers that come with a grant.
 const INOS_WITH_GRANT: u16 = 32;
 /// Most inode numbers in one answer.
-pub(super) const INOS_MAX: u16 = 1024;
+const INOS_MAX: u16 = 1024;
 
 /// Time for which a session that is not heard of keeps its directories.
 pub(super) fn lease(shared: &Shared) -> Duration {
@@ -75,10 +75,7 @@ pub(crate) fn answer(grant: Grant, dirs: Vec<base::Attr>, reply: wire::Reply) ->
 /// Draws inode numbers in a row.
 pub(super) fn draw(txn: &Txn<'_>, shard: ShardId, count: u16) -> Result<InoRange> {
     let shared = txn.shared;
-    let store = |batch| {
-        shared.engine.write(batch)?;
-        shared.make_stable().map_err(Fault::Halt)
-    };
+    let store = |batch| store_stable(shared, batch);
     let (first, count) = shared.inos.next_range(shard, count.clamp(1, INOS_MAX), store)?;
     Ok(InoRange { first, count })
 }
