@@ -158,7 +158,7 @@ fn in_session(
     }
     unheard::heard(shared, session, header.unanswered);
     if !request.mutates()
-        && let Err(error) = shared.space_guard.admits(request)
+        && let Err(error) = shared.space_guard.admits(request, &header.stand)
     {
         return finish(shared, incoming, reply, Err(error.into()));
     }
@@ -203,7 +203,7 @@ fn in_session(
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
     let txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
     let mut txn = txn.stands_on(header.stand.held);
-    let done = shared.space_guard.admits(request).map_err(Fault::from);
+    let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
     let done = done.and_then(|()| is_held(shared, session, header, request));
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));

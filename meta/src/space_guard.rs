@@ -24,7 +24,7 @@ use std::{
 use base::{FsError, error::describe};
 use store::Engine;
 use tokio::sync::Notify;
-use wire::{Needs, Request};
+use wire::{Needs, Request, Stand};
 
 /// A core looks again when it has written this many bytes.
 const BYTES_A_LOOK: u64 = 1 << 20;
@@ -85,9 +85,12 @@ impl SpaceGuard {
         }
     }
 
-    /// Whether there is room for what `request` writes.
-    pub(crate) fn admits(&self, request: &Request) -> Result<(), FsError> {
-        self.has(request.kind().needs.into())
+    /// Whether there is room for what `request` writes. A change that a mount has answered already,
+    /// in a directory that it holds, is served for as long as there is any.
+    pub(crate) fn admits(&self, request: &Request, stand: &Stand) -> Result<(), FsError> {
+        let needed = Level::from(request.kind().needs);
+        let was_answered = stand.held.is_some_and(|held| held.dir.is_some());
+        self.has(if was_answered { needed.min(Level::Low) } else { needed })
     }
 
     /// Fails with `NoSpace` if there is less room than needed.
@@ -102,9 +105,18 @@ impl SpaceGuard {
 
     /// Returns when there is as much room as needed.
     pub(crate) async fn until(&self, needed: Level) {
+        self.until_level(|level| level >= needed).await;
+    }
+
+    /// Returns when requests that need room are refused.
+    pub(crate) async fn until_scarce(&self) {
+        self.until_level(|level| level < Level::Enough).await;
+    }
+
+    async fn until_level(&self, is_so: impl Fn(Level) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if self.level() >= needed {
+            if is_so(self.level()) {
                 return;
             }
             changed.await;

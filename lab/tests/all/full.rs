@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use base::{FsError, Locality};
-use client::{Client, Error, FileSystem as _, New};
+use base::{Cred, EntryName, FsError, Locality};
+use client::{Client, Delegating, Error, FileSystem as _, New};
 use lab::{
     check,
     sim::{
@@ -163,6 +163,43 @@ fn names_stay_where_they_are_until_the_servers_that_would_take_them_have_room() 
         assert!(world.counts().handoffs_done > before, "no name has moved");
         assert_eq!(names(client, &dir).await.len(), all.len() + 1);
         check::fsck(world, client).await.unwrap();
+        machine.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_mount_gives_back_what_it_holds_when_the_disk_is_nearly_full_and_loses_nothing() {
+    test_in(plan(), async |world| {
+        let machine = world.connect_as("mount", true).await.unwrap();
+        let mount = Delegating::new(machine.client.clone(), true);
+        let (root, _) = mount.root();
+        let (held, _) = world.name_on(&machine.client, root.id, 0);
+        let name = |text: &str| EntryName::new(text.as_bytes()).unwrap();
+        let dir = mount.mkdir(&Cred::ROOT, &root, &name(&held), 0o755).await.unwrap().dir.unwrap();
+        assert_eq!(mount.grants_and_recalls(), (1, 0));
+
+        // The server looks at its disk a few times a second.
+        world.hosts()[0].fill_disk(false);
+        let new = New { kind: base::FileKind::File, mode: 0o644, rdev: 0 };
+        let mut answered = Vec::new();
+        let refused = loop {
+            let next = (answered.len() + 100).to_string();
+            match mount.create(&Cred::ROOT, &dir, &name(&next), new, true, false).await {
+                Ok(_) => answered.push(next),
+                Err(error) => break error,
+            }
+            assert!(answered.len() < 400, "creates go on for two seconds on a full disk");
+            world.wait(Duration::from_millis(5)).await;
+        };
+        assert_eq!(refused, FULL, "the call tells it");
+        assert!(answered.len() > 1, "some were answered without the server");
+        assert_eq!(mount.grants_and_recalls(), (1, 1));
+        assert_eq!((mount.sync().await, mount.lost()), (Ok(()), 0));
+        assert_eq!(names(&machine.client, &format!("/{held}")).await, answered);
+
+        fill(world, 0, None).await;
+        mount.create(&Cred::ROOT, &dir, &name("last"), new, true, false).await.unwrap();
+        mount.close().await.unwrap();
         machine.close().await.unwrap();
     });
 }

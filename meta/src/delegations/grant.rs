@@ -12,7 +12,6 @@ use crate::{
     error::Result,
     record::{QuotaId, key},
     server::{Durability, Shared},
-    space_guard::Level,
     txn::{Dir, Txn, store_stable},
 };
 
@@ -44,7 +43,7 @@ pub(crate) fn may_be_granted(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
     if !is_simple
         || !is_here
         || shared.options.durability == Durability::Strict
-        || shared.space_guard.has(Level::Low).is_err()
+        || !shared.space_guard.is_enough()
         || !shared.delegations.may_grant(session.id)
     {
         return Ok(());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::grant;
-use crate::{Core, error::Result, record::key, server::Counters, txn::Txn};
+use crate::{Core, error::Result, record::key, server::Counters, space_guard::Level, txn::Txn};
 
 /// Interval at which recalled directories are looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -15,18 +15,34 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The longest time that a session that is heard of may take to give a directory back.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// Ends delegations that were recalled from sessions that are gone, or take too long.
+/// Recalls what must not be held any more, and ends delegations that were recalled from sessions
+/// that are gone, or take too long.
 pub(crate) async fn run(core: Core) {
+    futures::join!(Box::pin(end_recalled(&core)), recall_when_scarce(&core));
+}
+
+/// Recalls everything when the disk is nearly full: from then on the call that finds no room tells
+/// it.
+async fn recall_when_scarce(core: &Core) {
+    let shared = &core.inner.shared;
+    loop {
+        shared.space_guard.until_scarce().await;
+        shared.delegations.gather().await;
+        shared.space_guard.until(Level::Enough).await;
+    }
+}
+
+async fn end_recalled(core: &Core) {
     let held = &core.inner.shared.delegations;
     loop {
         held.asked.notified().await;
-        take_back(&core).await;
+        take_back(core).await;
         while held.counts().1 > 0 {
             let began = Instant::now();
             sleep(LOOK).await;
             // A server that stood still has heard nobody meanwhile.
             if began.elapsed() < ANSWER_WITHIN {
-                take_back(&core).await;
+                take_back(core).await;
             }
         }
     }

@@ -141,7 +141,7 @@ impl Phase {
             }
             Some(_) | None => driver::is_current(shared, header, request),
         };
-        let has_room = || shared.space_guard.admits(request).map_err(Fault::from);
+        let has_room = || shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
         let standing = driver::admit(shared, session, header, request, now)
             .and_then(|standing| holds().map(|()| standing))
             .and_then(|standing| has_room().map(|()| standing));
