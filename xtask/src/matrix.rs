@@ -25,6 +25,8 @@ pub(crate) struct Configuration {
     pub(crate) format: &'static [&'static str],
     /// Options of `up` or `serve`.
     pub(crate) serve: &'static [&'static str],
+    /// Options of the mount, after `-o`, where it is a process of its own.
+    pub(crate) mount: &'static str,
 }
 
 /// Configuration of a new user.
@@ -35,17 +37,20 @@ pub(crate) const USUAL: Configuration = Configuration {
     s3: false,
     format: &[],
     serve: &[],
+    mount: "",
 };
 
 const STRICT: &[&str] = &["--durability", "strict"];
 const INLINE_OFF: &[&str] = &["--inline-max", "0"];
+const HELD: &str = "delegations=on";
 const COMPRESSED: &[&str] = &["--compression", "zstd"];
 
 /// The rows: each difference alone, and all of them together.
-const CONFIGURATIONS: [Configuration; 8] = [
+const CONFIGURATIONS: [Configuration; 10] = [
     USUAL,
     Configuration { name: "strict", serve: STRICT, ..USUAL },
     Configuration { name: "serve and mount", apart: true, ..USUAL },
+    Configuration { name: "delegations", apart: true, mount: HELD, ..USUAL },
     Configuration { name: "blocks in S3", s3: true, ..USUAL },
     Configuration { name: "inline off", format: INLINE_OFF, ..USUAL },
     Configuration { name: "compressed blocks", format: COMPRESSED, ..USUAL },
@@ -58,6 +63,12 @@ const CONFIGURATIONS: [Configuration; 8] = [
         ..USUAL
     },
     Configuration { name: "four servers that are killed", killed: true, ..USUAL },
+    Configuration {
+        name: "four servers that are killed, and delegations",
+        killed: true,
+        mount: HELD,
+        ..USUAL
+    },
 ];
 
 /// Runs the rows whose name holds `part`.

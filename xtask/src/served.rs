@@ -108,7 +108,7 @@ impl Served {
         }
 
         let started = if configuration.killed {
-            served.start_cluster(&pando, &data)
+            served.start_cluster(&pando, &data, configuration)
         } else if configuration.apart {
             served.start_apart(&pando, &data, configuration)
         } else {
@@ -146,7 +146,12 @@ impl Served {
     }
 
     /// A cluster that starts again what is killed, and its mount.
-    fn start_cluster(&mut self, pando: &Path, data: &Path) -> anyhow::Result<()> {
+    fn start_cluster(
+        &mut self,
+        pando: &Path,
+        data: &Path,
+        configuration: &Configuration,
+    ) -> anyhow::Result<()> {
         let mut dev = Command::new(pando);
         dev.args(["dev", "--servers", &SERVERS.to_string(), "--cores", "3", "--restart"]);
         dev.args(["--listen", "127.0.0.1:0", "--dir"]);
@@ -161,12 +166,20 @@ impl Served {
             |this| Ok(served(&fs::read_to_string(&this.log)?).is_some()),
         )?;
         let addresses = served(&fs::read_to_string(&self.log)?).context("it was there")?;
-        self.mount(pando, &data.join("admin.token"), &addresses)
+        self.mount(pando, (&data.join("admin.token"), &addresses), configuration)
     }
 
-    fn mount(&mut self, pando: &Path, token: &Path, addresses: &str) -> anyhow::Result<()> {
+    fn mount(
+        &mut self,
+        pando: &Path,
+        (token, addresses): (&Path, &str),
+        configuration: &Configuration,
+    ) -> anyhow::Result<()> {
         let mut mount = Command::new(pando);
         mount.args(["mount", "--foreground", "--token"]).arg(token);
+        if !configuration.mount.is_empty() {
+            mount.args(["-o", configuration.mount]);
+        }
         mount.args(["-o", "dev,suid,allow_other", addresses]).arg(&self.mountpoint);
         self.spawn("pando mount", &mut mount)
     }
@@ -198,7 +211,7 @@ impl Served {
         self.wait_until("no address", |_| Ok(file.exists()))?;
         let addresses = fs::read_to_string(&file)?;
         let address = addresses.lines().next().context("the address file is empty")?;
-        self.mount(pando, &data.join("admin.token"), address)
+        self.mount(pando, (&data.join("admin.token"), address), configuration)
     }
 
     fn spawn(&mut self, name: &'static str, command: &mut Command) -> anyhow::Result<()> {

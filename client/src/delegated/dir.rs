@@ -89,8 +89,10 @@ impl Item {
 pub(super) struct Op {
     pub(super) name: EntryName,
     pub(super) what: What,
-    /// Not before this time: more may come to it.
+    /// Sent by itself at this time, not before: more may come to it.
     pub(super) due: Instant,
+    /// Whether nothing more is expected, so that it goes with the next change that is due.
+    pub(super) is_whole: bool,
     /// Changes are numbered in the order in which they came.
     pub(super) number: u64,
 }
@@ -208,16 +210,23 @@ impl State {
 
     /// Adds a change to the queue, unless the last one of the name says as much. How many were
     /// added.
-    pub(super) fn push(&mut self, name: &EntryName, what: What, due: Instant) -> usize {
+    pub(super) fn push(
+        &mut self,
+        name: &EntryName,
+        what: What,
+        due: Instant,
+        is_whole: bool,
+    ) -> usize {
         self.changes += 1;
         self.numbered += 1;
-        let op = Op { name: name.clone(), what, due, number: self.numbered };
+        let op = Op { name: name.clone(), what, due, is_whole, number: self.numbered };
         let mut same = self.queue.iter_mut().rev().filter(|queued| queued.name == op.name);
         if let Some(last) = same.next()
             && let (What::Update(queued), What::Update(new)) = (&last.what, &op.what)
             && queued == new
         {
             (last.due, last.number) = (last.due.min(op.due), op.number);
+            last.is_whole |= is_whole;
             return 0;
         }
         self.queue.push_back(op);
@@ -239,28 +248,35 @@ impl State {
         Some(before - self.queue.len())
     }
 
-    /// Takes the next change that may be sent; all are due when the directory is given back.
-    pub(super) fn next(&mut self, now: Instant) -> Option<Op> {
-        if self.busy.len() >= IN_FLIGHT_MAX {
-            return None;
-        }
+    /// Takes the changes that may be sent now; all are due when the directory is given back.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Op> {
         let all = self.phase != Phase::Held;
-        let is_free = |op: &Op| !self.busy.contains_key(&op.name) && (all || op.due <= now);
-        let found = match self.queue.front() {
-            None => return None,
-            Some(first) if is_free(first) => 0,
-            Some(_) => {
-                let mut before: HashSet<&EntryName> = HashSet::default();
-                let mut found = self.queue.iter().enumerate().filter(|(_, op)| {
-                    // An earlier change of the name goes first.
-                    before.insert(&op.name) && is_free(op)
-                });
-                found.next()?.0
+        let room = IN_FLIGHT_MAX.saturating_sub(self.busy.len());
+        let mut taken = Vec::new();
+        if room == 0 || !self.queue.iter().any(|op| all || op.due <= now) {
+            return taken;
+        }
+        let mut left: HashSet<EntryName> = HashSet::default();
+        for op in std::mem::take(&mut self.queue) {
+            // An earlier change of the name goes first.
+            let is_free = !self.busy.contains_key(&op.name) && !left.contains(&op.name);
+            if is_free && (all || op.due <= now) && taken.len() < room {
+                self.busy.insert(op.name.clone(), op.number);
+                taken.push(op);
+            } else {
+                left.insert(op.name.clone());
+                self.queue.push_back(op);
             }
-        };
-        let op = self.queue.remove(found)?;
-        self.busy.insert(op.name.clone(), op.number);
-        Some(op)
+        }
+        taken
+    }
+
+    /// A change is due by itself: what is whole goes with it.
+    pub(super) fn gather(&mut self, now: Instant) {
+        self.is_timed = false;
+        for op in self.queue.iter_mut().filter(|op| op.is_whole) {
+            op.due = op.due.min(now);
+        }
     }
 
     /// The time at which the queue should be looked at again.
@@ -349,12 +365,19 @@ mod tests {
     }
 
     fn update(state: &mut State, text: &str, ino: u64, due: Instant) -> usize {
-        state.push(&name(text), What::Update(Ino(ino)), due)
+        state.push(&name(text), What::Update(Ino(ino)), due, false)
+    }
+
+    /// The only change that may be sent now.
+    fn next(state: &mut State, now: Instant) -> Option<Op> {
+        let mut taken = state.take_due(now);
+        assert!(taken.len() <= 1, "{taken:?}");
+        taken.pop()
     }
 
     fn unlink(state: &mut State, text: &str, due: Instant) {
         let what = What::Unlink { ino: Ino(1), cred: Cred::ROOT, at: Time::default() };
-        state.push(&name(text), what, due);
+        state.push(&name(text), what, due, true);
     }
 
     fn is_idle(state: &mut State, text: &str, now: Instant) -> bool {
@@ -370,19 +393,39 @@ mod tests {
         unlink(&mut state, "a", now);
         assert_eq!(update(&mut state, "a", 2, now), 1, "another file");
         update(&mut state, "b", 3, now + Duration::from_secs(1));
-        assert!(matches!(state.next(now).unwrap().what, What::Update(Ino(1))));
-        assert!(state.next(now).is_none(), "a has one on its way, and b may wait");
-        assert!(state.next(now + Duration::from_secs(1)).is_some_and(|op| op.name == name("b")));
+        assert!(matches!(next(&mut state, now).unwrap().what, What::Update(Ino(1))));
+        assert!(next(&mut state, now).is_none(), "a has one on its way, and b may wait");
+        assert!(
+            next(&mut state, now + Duration::from_secs(1)).is_some_and(|op| op.name == name("b"))
+        );
         state.done(&name("a"));
-        assert!(matches!(state.next(now).unwrap().what, What::Unlink { .. }));
+        assert!(matches!(next(&mut state, now).unwrap().what, What::Unlink { .. }));
         state.done(&name("a"));
-        assert!(matches!(state.next(now).unwrap().what, What::Update(Ino(2))));
+        assert!(matches!(next(&mut state, now).unwrap().what, What::Update(Ino(2))));
         assert!(!state.is_idle() && !is_idle(&mut state, "a", now));
         state.done(&name("a"));
         assert!(is_idle(&mut state, "a", now) && !state.hurry(None, u64::MAX, now));
         assert!(state.hurry(None, 1, now), "what came later is not waited for");
         state.done(&name("b"));
         assert!(state.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_whole_goes_with_the_first_change_that_is_due() {
+        let (held, now) = (held(), Instant::now());
+        let mut state = held.state.lock();
+        let at = |ms| now + Duration::from_millis(ms);
+        update(&mut state, "a", 1, at(20));
+        update(&mut state, "b", 2, at(21));
+        unlink(&mut state, "c", at(22));
+        update(&mut state, "d", 4, at(23));
+        state.push(&name("d"), What::Update(Ino(4)), at(30), true);
+        assert_eq!(state.next_due(), Some(at(20)));
+        assert!(state.take_due(at(19)).is_empty());
+        state.gather(at(20));
+        let sent: Vec<_> = state.take_due(at(20)).into_iter().map(|op| op.name).collect();
+        assert_eq!(sent, [name("a"), name("c"), name("d")], "b may get more");
+        assert_eq!(state.next_due(), Some(at(21)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -395,7 +438,7 @@ mod tests {
         unlink(&mut state, "a", now);
         update(&mut state, "a", 2, now);
         assert_eq!(state.withdraw(&name("a"), Ino(2)), None, "the one before is still there");
-        assert!(state.next(now).is_some());
+        assert!(next(&mut state, now).is_some());
         assert_eq!(state.withdraw(&name("a"), Ino(2)), None);
     }
 

@@ -15,6 +15,8 @@ pub(super) struct Local {
     pub(super) is_known: bool,
     /// How to make the file, which the server does not have yet.
     pub(super) make: Option<Make>,
+    /// Whether the server may have the file: it has, or was asked to make it.
+    pub(super) is_begun: bool,
     /// A change that is not sent.
     pub(super) pending: Option<Change>,
     /// A change that is being sent.
@@ -48,6 +50,7 @@ impl Local {
             attr,
             is_known: true,
             make: None,
+            is_begun: true,
             pending: None,
             sending: None,
             is_plain: false,
@@ -57,7 +60,7 @@ impl Local {
 
     /// A file that is not made yet.
     pub(super) fn new(attr: Attr, make: Make) -> Local {
-        Local { make: Some(make), is_plain: true, ..Local::of_server(attr, None) }
+        Local { make: Some(make), is_begun: false, is_plain: true, ..Local::of_server(attr, None) }
     }
 
     /// Whether anything but contents waits to be sent, or is being sent.

@@ -274,19 +274,19 @@ impl Delegating {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();
             // Race: the directory may be about to be given back.
-            if state.phase != Phase::Held || state.file(pos, name, ino).is_none() {
+            if state.phase != Phase::Held {
                 return None;
             }
+            // A change on its way finds no file any more, unless it has begun to make it.
+            let is_sent = state.file(pos, name, ino)?.is_begun;
             let withdrawn = state.withdraw(name, ino);
-            // A change on its way may make it.
-            let is_sent = file.make.is_none() || withdrawn.is_none();
             state.take(pos, name);
             state.touch(-1, 0, at);
             table.files.remove(&ino);
             if is_sent {
                 table.leaving.insert(ino, (held.dir.id, name.clone()));
                 let what = What::Unlink { ino, cred: cred.clone(), at };
-                self.queue(&mut state, name, what, false);
+                self.queue(&mut state, name, what, true);
             }
             (withdrawn, is_sent)
         };

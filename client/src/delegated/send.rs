@@ -38,20 +38,16 @@ struct Untold {
 }
 
 impl Delegating {
-    /// Adds a change to the queue of a directory. It is sent soon, or at once if it is `due`.
-    pub(super) fn push(&self, held: &Arc<HeldDir>, name: &EntryName, what: What, is_due: bool) {
-        self.queue(&mut held.state.lock(), name, what, is_due);
-        if is_due {
-            self.pump(held);
-        } else {
-            self.pump_later(held);
-        }
+    /// Adds a change to the queue of a directory, which is sent soon: with the next ones that are
+    /// due, if it is whole.
+    pub(super) fn push(&self, held: &Arc<HeldDir>, name: &EntryName, what: What, is_whole: bool) {
+        self.queue(&mut held.state.lock(), name, what, is_whole);
+        self.pump_later(held);
     }
 
     /// Like [`Delegating::push`], for a caller that has locked the directory and then has it sent.
-    pub(super) fn queue(&self, state: &mut State, name: &EntryName, what: What, is_due: bool) {
-        let now = Instant::now();
-        let added = state.push(name, what, if is_due { now } else { now + GATHER });
+    pub(super) fn queue(&self, state: &mut State, name: &EntryName, what: What, is_whole: bool) {
+        let added = state.push(name, what, Instant::now() + GATHER, is_whole);
         self.shared.queued.fetch_add(added, Ordering::AcqRel);
     }
 
@@ -74,8 +70,8 @@ impl Delegating {
 
     /// Begins to send what is due.
     pub(super) fn pump(&self, held: &Arc<HeldDir>) {
-        loop {
-            let Some(op) = held.state.lock().next(Instant::now()) else { break };
+        let due = held.state.lock().take_due(Instant::now());
+        for op in due {
             let (this, held) = (self.clone(), Arc::clone(held));
             self.core.spawn(async move {
                 this.send(&held, &op).await;
@@ -97,15 +93,16 @@ impl Delegating {
     /// Looks at the queue again when its first change is due.
     pub(super) fn pump_later(&self, held: &Arc<HeldDir>) {
         let mut state = held.state.lock();
-        let Some(due) = state.next_due() else { return };
-        if std::mem::replace(&mut state.is_timed, true) {
+        if state.is_timed {
             return;
         }
+        let Some(due) = state.next_due() else { return };
+        state.is_timed = true;
         drop(state);
         let (this, held) = (self.clone(), Arc::clone(held));
         self.core.spawn(async move {
             sleep_until(due).await;
-            held.state.lock().is_timed = false;
+            held.state.lock().gather(Instant::now());
             this.pump(&held);
         });
     }
@@ -219,6 +216,7 @@ impl Delegating {
             match state.file(pos, name, ino) {
                 Some(file) => {
                     file.sending = file.pending.take();
+                    file.is_begun = true;
                     Some(Untold { make: file.make.clone(), change: file.sending.clone() })
                 }
                 None => None,

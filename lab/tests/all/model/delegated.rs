@@ -3,14 +3,14 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use base::Locality;
-use client::{Delegating, model::Model};
+use base::{Cred, EntryName, FileKind, Locality, SetAttr};
+use client::{Delegating, FileSystem as _, New, model::Model};
 use lab::{
     clock::HandClock,
     ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
     sim::jail::Jail,
 };
-use wire::Token;
+use wire::{FileRef, NodeRef, Token};
 
 use super::{
     START, STEPS_MAX, model,
@@ -74,6 +74,7 @@ fn run(
             let (granted, recalled) = mount.grants_and_recalls();
             *grants = (grants.0 + granted, grants.1 + recalled);
             mount.close().await.expect("everything is flushed");
+            assert_eq!(mount.lost(), 0);
         }
         leaves_nothing(world, false, &mine).await
     })
@@ -117,4 +118,37 @@ fn mounts_that_hold_directories_answer_as_the_model() {
 fn mounts_of_several_servers_that_hold_directories_answer_as_the_model() {
     let cluster = Case { setup: Setup { servers: 3, ..TWO.setup }, ..TWO };
     answers_as_the_model(&[cluster], 60, 2);
+}
+
+#[test]
+fn a_file_that_is_removed_when_it_is_about_to_be_made_is_no_loss() {
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let (root, _) = mount.root();
+        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
+        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
+        let dir = made.dir.expect("it is a directory");
+        for is_changed in [false, true] {
+            let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+            let made = mount.create(&Cred::ROOT, &dir, &name("a"), new, true, true).await;
+            let made = made.expect("it is new");
+            let handle = made.handle.expect("it was to be opened");
+            mount.write(handle, 0, "contents".into(), false).await.expect("there is room");
+            mount.release(handle).await.expect("it is open");
+            if is_changed {
+                let file = FileRef { dir, name: name("a"), ino: made.entry.attr.ino };
+                let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                let set = mount.setattr(&Cred::ROOT, &NodeRef::File(file), set).await;
+                assert_eq!(set.expect("it is there").mode & 0o777, 0o600);
+            }
+            // The change is on its way, and its task has not run.
+            let (caller, name) = (Cred::ROOT, name("a"));
+            let (sent, removed) = tokio::join!(mount.sync(), mount.unlink(&caller, &dir, &name));
+            assert_eq!((sent, removed.map(drop)), (Ok(()), Ok(())));
+        }
+        assert_eq!((mount.sync().await, mount.lost()), (Ok(()), 0));
+        mount.rmdir(&Cred::ROOT, &root, &name("dir")).await.expect("it is empty");
+        mount.close().await.expect("nothing is left");
+    });
 }
