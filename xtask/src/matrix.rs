@@ -25,7 +25,7 @@ pub(crate) struct Configuration {
     pub(crate) format: &'static [&'static str],
     /// Options of `up` or `serve`.
     pub(crate) serve: &'static [&'static str],
-    /// Options of the mount, after `-o`, where it is a process of its own.
+    /// Options of the mount, where it is a process of its own.
     pub(crate) mount: &'static str,
 }
 
@@ -37,12 +37,12 @@ pub(crate) const USUAL: Configuration = Configuration {
     s3: false,
     format: &[],
     serve: &[],
-    mount: "",
+    mount: "dev,suid,allow_other",
 };
 
 const STRICT: &[&str] = &["--durability", "strict"];
 const INLINE_OFF: &[&str] = &["--inline-max", "0"];
-const HELD: &str = "delegations=on";
+const HELD: &str = "dev,suid,allow_other,delegations=on";
 const COMPRESSED: &[&str] = &["--compression", "zstd"];
 
 /// The rows: each difference alone, and all of them together.

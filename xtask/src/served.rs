@@ -177,10 +177,7 @@ impl Served {
     ) -> anyhow::Result<()> {
         let mut mount = Command::new(pando);
         mount.args(["mount", "--foreground", "--token"]).arg(token);
-        if !configuration.mount.is_empty() {
-            mount.args(["-o", configuration.mount]);
-        }
-        mount.args(["-o", "dev,suid,allow_other", addresses]).arg(&self.mountpoint);
+        mount.args(["-o", configuration.mount, addresses]).arg(&self.mountpoint);
         self.spawn("pando mount", &mut mount)
     }
 
