@@ -257,15 +257,21 @@ impl State {
             return taken;
         }
         let mut left: HashSet<EntryName> = HashSet::default();
-        for op in std::mem::take(&mut self.queue) {
+        let mut at = 0;
+        while taken.len() < room
+            && let Some(op) = self.queue.get(at)
+        {
             // An earlier change of the name goes first.
             let is_free = !self.busy.contains_key(&op.name) && !left.contains(&op.name);
-            if is_free && (all || op.due <= now) && taken.len() < room {
+            if is_free
+                && (all || op.due <= now)
+                && let Some(op) = self.queue.remove(at)
+            {
                 self.busy.insert(op.name.clone(), op.number);
                 taken.push(op);
             } else {
-                left.insert(op.name.clone());
-                self.queue.push_back(op);
+                left.insert(self.queue[at].name.clone());
+                at += 1;
             }
         }
         taken
