@@ -57,6 +57,11 @@ pub trait Engine: Send + Sync + 'static {
     /// exist yet but whose parent does. On stable storage when it returns.
     fn checkpoint(&self, to: &Path) -> Result<()>;
 
+    /// Position of the newest write. Positions grow with each write and outlive a restart. After a
+    /// power cut, or in an older copy, the position is less where writes are missing, and never
+    /// more.
+    fn position(&self) -> u64;
+
     /// Bytes of recent writes in memory that must still be written to a table: so much more room
     /// the disk must have. 0 where an engine has no such thing.
     fn unwritten_bytes(&self) -> u64 {

@@ -197,6 +197,10 @@ impl Engine for Disk {
         self.engine.checkpoint(to)
     }
 
+    fn position(&self) -> u64 {
+        self.engine.position()
+    }
+
     fn stats(&self) -> EngineStats {
         self.engine.stats()
     }

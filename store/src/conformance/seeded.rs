@@ -94,6 +94,10 @@ impl Engine for Wrong {
         self.inner.checkpoint(to)
     }
 
+    fn position(&self) -> u64 {
+        self.inner.position()
+    }
+
     fn stats(&self) -> EngineStats {
         self.inner.stats()
     }

@@ -33,6 +33,8 @@ struct State {
     stable: Map,
     unsynced: Vec<Batch>,
     log: Option<Log>,
+    /// Number of batches that are stable.
+    position: u64,
 }
 
 /// A log of batches that are stable and can still be cut off.
@@ -46,6 +48,7 @@ impl State {
     /// The first `count` of the unsynced batches become stable.
     fn sync(&mut self, count: usize) {
         for batch in self.unsynced.drain(..count) {
+            self.position += 1;
             apply(&mut self.stable, &batch);
             if let Some(log) = &mut self.log {
                 log.synced.push(batch);
@@ -73,6 +76,25 @@ impl MemoryEngine {
         apply(&mut map, &Batch::decode(batch.to_vec())?);
         let state = State { visible: map.clone(), stable: map, ..State::default() };
         Ok(Self { state: RwLock::new(state) })
+    }
+
+    /// A copy of the engine as a power cut would leave it now, without the batches that are not
+    /// synced, or `with` them, which are then synced.
+    #[must_use]
+    pub fn copy(&self, with_unsynced: bool) -> Self {
+        let state = self.state.read();
+        let (records, more) = match with_unsynced {
+            true => (&state.visible, state.unsynced.len() as u64),
+            false => (&state.stable, 0),
+        };
+        let position = state.position + more;
+        let copy = State {
+            visible: records.clone(),
+            stable: records.clone(),
+            position,
+            ..State::default()
+        };
+        Self { state: RwLock::new(copy) }
     }
 
     /// The number of batches that a power cut may lose.
@@ -112,6 +134,7 @@ impl MemoryEngine {
         if let Some(log) = &mut state.log
             && keep < synced
         {
+            state.position -= (synced - keep) as u64;
             log.synced.truncate(keep);
             state.stable = log.from.clone();
             log.synced.iter().for_each(|batch| apply(&mut state.stable, batch));
@@ -152,6 +175,7 @@ impl Engine for MemoryEngine {
 
     fn sync(&self) -> Result<()> {
         let state = &mut *self.state.write();
+        state.position += state.unsynced.len() as u64;
         match &mut state.log {
             Some(log) => log.synced.append(&mut state.unsynced),
             None => state.unsynced.clear(),
@@ -189,6 +213,11 @@ impl Engine for MemoryEngine {
         file.sync_all()?;
         sync_parent(to)?;
         Ok(())
+    }
+
+    fn position(&self) -> u64 {
+        let state = self.state.read();
+        state.position + state.unsynced.len() as u64
     }
 
     fn stats(&self) -> EngineStats {

@@ -228,6 +228,10 @@ impl Engine for RocksEngine {
         Ok(sync_parent(to)?)
     }
 
+    fn position(&self) -> u64 {
+        self.db.latest_sequence_number()
+    }
+
     fn unwritten_bytes(&self) -> u64 {
         self.property(properties::CUR_SIZE_ALL_MEM_TABLES)
     }

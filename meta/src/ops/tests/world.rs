@@ -467,6 +467,10 @@ impl Engine for Counting {
         self.memory.checkpoint(to)
     }
 
+    fn position(&self) -> u64 {
+        self.memory.position()
+    }
+
     fn stats(&self) -> EngineStats {
         self.memory.stats()
     }
