@@ -53,11 +53,12 @@ use crate::{
 /// kinds `O` and `A`; in 3 blocks may be compressed, and there may be a trash; 4 are those of
 /// clusters only; in 5, of clusters as well, records of kind `P` may end with the participants, and
 /// there are records of kind `E`; in 6 and 7, of clusters, there may be a record of kind `K`, and
-/// tokens are `pando2.` ones; in 8 and 9, of clusters, there may be records of kind `L`. Every data
-/// directory is one of the next version, but not the other way round.
-const VERSION: u32 = 8;
+/// tokens are `pando2.` ones; in 8 and 9, of clusters, there may be records of kind `L`; in 10 and
+/// 11, of clusters, records of kind `M` may end with generations. Every data directory is one of
+/// the next version, but not the other way round.
+const VERSION: u32 = 10;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 9;
+const VERSION_CLUSTER: u32 = 11;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -160,7 +161,7 @@ pub(crate) struct DataDir {
     path: PathBuf,
     about: About,
     /// Holds the lock.
-    _directory: File,
+    directory: File,
 }
 
 /// Whether there is a file system in `path`, of whatever version.
@@ -405,7 +406,7 @@ impl DataDir {
         if about.version < version_of(about.server) {
             upgrade(path, &mut about)?;
         }
-        Ok(DataDir { path: path.to_owned(), about, _directory: directory })
+        Ok(DataDir { path: path.to_owned(), about, directory })
     }
 
     /// Number of the server in its cluster; `None`: the file system has one server.
@@ -512,6 +513,19 @@ impl DataDir {
     pub(crate) fn forget_boot(path: &Path) {
         // If the file stays, the disk takes no writes, and the server cannot serve.
         let _ = fs::remove_file(path.join(BOOT));
+    }
+
+    /// The place of a process that has this directory: its lock lets no other have the same.
+    pub(crate) fn place(&self) -> meta::Place {
+        let name = || {
+            let directory = self.directory.metadata().ok()?;
+            let (device, inode) = (directory.dev(), directory.ino());
+            let process = format!("{} {device} {inode}", system::boot()?);
+            let home = system::machine().map(|machine| format!("{machine} {inode}"));
+            let [process, home] = [process, home.unwrap_or_default()].map(Into::into);
+            Some(meta::Place { process, home })
+        };
+        name().unwrap_or_default()
     }
 
     /// Says where the server listens: an address in each line.

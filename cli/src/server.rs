@@ -22,7 +22,7 @@ use anyhow::{Context as _, anyhow};
 use bench::Delayed;
 use client::{SystemClock, Tcp};
 use futures::FutureExt as _;
-use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions};
+use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions, Word};
 use rustix::net::sockopt;
 use store::{Blocks, RocksConfig};
 use tokio::{
@@ -93,6 +93,8 @@ pub(crate) struct Options {
     /// Time for which a server of several serves, without a lease, operations that stand on no
     /// cached path.
     pub(crate) alone: Duration,
+    /// The operator's word on the data directory.
+    pub(crate) word: Word,
     /// Added to round trips to other servers, for measurements.
     pub(crate) peer_rtt: Duration,
 }
@@ -476,6 +478,8 @@ fn cluster(
         alone: options.alone,
         awake_or_not: Arc::new(system::since_boot),
         kept_all: data.ran_since_boot(),
+        place: data.place(),
+        word: options.word,
     }))
 }
 
@@ -598,6 +602,9 @@ impl Core {
             tokio::task::spawn_local(take_connections(core, self.connections, self.admission));
             // The sender lives as long as the server.
             let _ = self.stopped.wait_for(|stopped| *stopped).await;
+            if self.index == 0 {
+                self.server.resign().await;
+            }
         });
         drop(tasks);
         runtime.shutdown_timeout(STOP_TIMEOUT);

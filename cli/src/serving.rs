@@ -41,6 +41,7 @@ impl Serving {
         let fixed =
             |listen: Listen, address: SocketAddr| Listen { address: address.to_string(), ..listen };
         options.listen = fixed(options.listen, running.address);
+        options.word = meta::Word::default();
         options.http = options.http.zip(running.http).map(|(listen, http)| fixed(listen, http));
         Ok(Serving { data: data.to_owned(), options, running: Some(running) })
     }

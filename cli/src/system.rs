@@ -64,6 +64,12 @@ pub(crate) fn boot() -> Option<String> {
     Some(id.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
+/// A name of this machine, which each has of its own; `None` where it has none.
+pub(crate) fn machine() -> Option<String> {
+    let id = fs::read_to_string("/etc/machine-id").ok()?;
+    Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+}
+
 /// Resources of the machine that this process uses.
 pub(crate) fn process_status() -> wire::ProcessStatus {
     let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();

@@ -19,6 +19,7 @@ use crate::{
     block_store::BlockStore,
     bugs::{Bug, Planted},
     cluster::Cluster,
+    coordinator,
     deferred_truncations::DeferredTruncations,
     delegations::Delegations,
     feed::Feed,
@@ -95,6 +96,13 @@ impl Server {
         unsynced::forget(engine.as_ref(), config.shards)?;
         let Limits { free, reserve, .. } = options.limits.clone();
         let space_guard = SpaceGuard::new(free, reserve, engine.as_ref());
+        if options.cluster.as_ref().is_some_and(|cluster| cluster.word.restored) {
+            InoCounters::skip(engine.as_ref(), config.shards)?;
+            tracing::warn!(
+                "an old copy is brought back (--restored): inode numbers go on 2^32 further, as \
+                 the next ones may be in use; run `pando fsck --repair`"
+            );
+        }
         let inos = if space_guard.level() == Level::Enough {
             InoCounters::reserve(engine.as_ref(), config.shards, bugs)?
         } else {
@@ -188,6 +196,7 @@ impl Server {
             feed: Arc::new(feed),
             counters: Counters::default(),
             bugs,
+            stable_position: AtomicU64::new(0),
             halted: tokio::sync::watch::Sender::new(None),
             engine,
             config,
@@ -284,6 +293,25 @@ impl Server {
     #[must_use]
     pub fn load(&self) -> wire::Load {
         observe::load(&self.shared)
+    }
+
+    /// Stops serving for good, and tells the coordinator of the cluster: then no process waits for
+    /// the lease of this one. Answers that are not sent yet are lost.
+    pub async fn resign(&self) {
+        coordinator::run::resign(&self.shared).await;
+    }
+
+    /// Whether the server has a lease, or goes on for a while without one: what it answers counts.
+    #[must_use]
+    pub fn may_serve(&self) -> bool {
+        let may = |cluster: &Cluster| cluster.has_lease() || cluster.serves_alone();
+        !self.shared.is_halted() && self.shared.cluster.as_ref().is_none_or(may)
+    }
+
+    /// The generation of this process of a server of a cluster; 0: none yet.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.shared.cluster.as_ref().map_or(0, |cluster| cluster.own.generation())
     }
 
     /// Makes everything answered so far stable; the last act of a clean stop.

@@ -90,6 +90,14 @@ pub enum Bug {
     RefusalNotKept,
     /// A server serves when its lease has ended (`driver`).
     LeaseIgnored,
+    /// A generation is given that no record holds (`coordinator`).
+    GenerationNotStored,
+    /// A process is let in while the one before it may serve (`coordinator::generations`).
+    GenerationNotAwaited,
+    /// Processes of older generations are believed (`cluster::generation`).
+    OlderGenerationTaken,
+    /// Answers leave after the time in which their server may serve (`core`).
+    LateAnswersLeave,
     /// The directories above the target of a directory rename may move meanwhile (`txn::dirs`).
     GraphIgnored,
     /// A transaction does not expect the content records that it has read as they were
@@ -146,7 +154,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 59] = [
+    pub const ALL: [Bug; 63] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -184,6 +192,10 @@ impl Bug {
         Bug::LatePrepareKept,
         Bug::RefusalNotKept,
         Bug::LeaseIgnored,
+        Bug::GenerationNotStored,
+        Bug::GenerationNotAwaited,
+        Bug::OlderGenerationTaken,
+        Bug::LateAnswersLeave,
         Bug::GraphIgnored,
         Bug::ShareNotExpected,
         Bug::ClosureStops,

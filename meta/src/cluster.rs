@@ -4,6 +4,7 @@
 //! The coordinator decides all of it (`coordinator`); this server has a copy. A file system of one
 //! server has none of this, and never looks.
 
+pub(crate) mod generation;
 pub(crate) mod lease;
 pub(crate) mod member;
 
@@ -24,7 +25,10 @@ use store::Engine;
 use tokio::time::Instant;
 use wire::{Binding, Dial, PeerHello};
 
-use self::member::Member;
+use self::{
+    generation::Own,
+    member::{LastServed, Member},
+};
 use crate::{
     OpenError,
     coordinator::state::Coordinator,
@@ -49,6 +53,28 @@ pub struct ClusterOptions {
     /// Whether all that this server had answered when it last ended is still there: its machine has
     /// not been restarted since.
     pub kept_all: bool,
+    /// The place of this process.
+    pub place: Place,
+    /// The operator's word on the data directory.
+    pub word: Word,
+}
+
+/// The place of a process: the lock on its data directory lets no other process have the same.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// Name of the machine's boot and of the data directory; empty: unknown.
+    pub process: Bytes,
+    /// Name of the machine and of the data directory on it; empty: unknown.
+    pub home: Bytes,
+}
+
+/// The operator's word on a data directory, for one start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Word {
+    /// The machine that served the directory before is off.
+    pub replaces: bool,
+    /// The directory is an old copy, and the only one left.
+    pub restored: bool,
 }
 
 /// One of several servers.
@@ -73,6 +99,8 @@ pub(crate) struct Cluster {
     transactions: AtomicU64,
     challenges: AtomicU64,
     member: u64,
+    /// The generation of this process, and those that are known of others.
+    pub(crate) own: Own,
     /// The coordinator's part, on the first server only.
     pub(crate) coordinator: Option<Coordinator>,
 }
@@ -91,7 +119,8 @@ impl Cluster {
         let (coordinator, version) = if member.server == 0 {
             let now = Instant::now();
             let times = (options.lease, options.alone);
-            let (coordinator, version) = Coordinator::open(engine, &member, times, now)?;
+            let (coordinator, version) =
+                Coordinator::open(engine, &member, times, (run, options.word.restored), now)?;
             (Some(coordinator), version)
         } else {
             (None, 0)
@@ -105,6 +134,7 @@ impl Cluster {
         options: ClusterOptions,
         coordinator: Option<Coordinator>,
     ) -> Cluster {
+        let own = Own::new(member, run, options.word, coordinator.as_ref().map(Coordinator::term));
         Cluster {
             me: member.server,
             servers: member.servers,
@@ -118,6 +148,7 @@ impl Cluster {
             transactions: AtomicU64::new(0),
             challenges: AtomicU64::new(0),
             member: member.member,
+            own,
             coordinator,
         }
     }
@@ -145,7 +176,8 @@ impl Cluster {
     /// The record that outlives a restart, with the newest map.
     fn to_member(&self) -> Member {
         let map = (*self.map()).clone();
-        Member { server: self.me, servers: self.servers, member: self.member, map }
+        let last = LastServed(self.own.to_served());
+        Member { server: self.me, servers: self.servers, member: self.member, map, last }
     }
 
     /// The address of a server: from the map, or before there is one from the options.
@@ -193,9 +225,29 @@ impl Cluster {
         self.lease_ends.fetch_max(millis(ends), Ordering::AcqRel);
     }
 
+    /// Ends the lease if the clock of leases has missed time: a virtual machine was suspended, and
+    /// does not count that. The coordinator's clock has counted `there` between two of its answers,
+    /// and this one `here` around them.
+    pub(crate) fn compare_clocks(&self, here: Duration, there: Duration, lease: Duration) {
+        // Clocks run equally fast but for an eighth.
+        if there.saturating_sub(here + here / 8) > lease / 8 && self.has_lease() {
+            tracing::warn!(
+                ?here,
+                ?there,
+                "this machine's clock has missed time, as in a suspension: the lease has ended"
+            );
+            self.end_lease();
+        }
+    }
+
+    /// Ends the lease now.
+    fn end_lease(&self) {
+        self.lease_ends.fetch_min(millis(self.time()), Ordering::AcqRel);
+    }
+
     /// Whether the lease has not ended.
     pub(crate) fn has_lease(&self) -> bool {
-        millis(self.time()) < self.lease_ends.load(Ordering::Acquire)
+        millis(self.time()) < self.lease_ends.load(Ordering::Acquire) && !self.own.has_resigned()
     }
 
     /// Time until the lease ends.
@@ -242,7 +294,7 @@ impl Cluster {
     pub(crate) fn serves_alone(&self) -> bool {
         let ends =
             self.lease_ends.load(Ordering::Acquire).saturating_add(millis(self.options.alone));
-        self.alone.load(Ordering::Acquire) && millis(self.time()) < ends
+        self.alone.load(Ordering::Acquire) && millis(self.time()) < ends && !self.own.has_resigned()
     }
 
     /// Whether the server must not serve anybody any more: its lease has ended, and so has the time
@@ -250,7 +302,8 @@ impl Cluster {
     /// known here.
     pub(crate) fn is_cut_off(&self) -> bool {
         let ends = self.lease_ends.load(Ordering::Acquire);
-        ends > 0 && millis(self.time()) > ends.saturating_add(millis(self.options.alone))
+        let alone = millis(self.options.alone);
+        ends > 0 && (self.own.has_resigned() || millis(self.time()) > ends.saturating_add(alone))
     }
 
     /// Sets whether the server goes on without a lease.
@@ -264,8 +317,9 @@ impl Cluster {
     }
 
     /// The first message of this server to another, without a proof: it asks for a challenge.
-    pub(crate) fn hello(&self) -> PeerHello {
-        PeerHello { from: self.me, run: self.run, proof: Bytes::new() }
+    pub(crate) fn hello(&self, to: u16) -> PeerHello {
+        let (generation, knows) = (self.own.generation(), self.own.known(to));
+        PeerHello { from: self.me, run: self.run, generation, knows, proof: Bytes::new() }
     }
 
     /// The next challenge for a server that connects. No two are the same, neither in this run nor,
@@ -325,7 +379,10 @@ mod tests {
     #[test]
     fn only_who_has_the_key_of_the_file_system_comes_as_a_server() {
         let visit = Visit { uuid: 7, to: 1, challenge: 5, binding: Some([4; 32]) };
-        let said = visit.prove(b"key", PeerHello { from: 2, run: 99, proof: Bytes::new() });
+        let said = visit.prove(
+            b"key",
+            PeerHello { from: 2, run: 99, generation: 3, knows: 4, proof: Bytes::new() },
+        );
         assert!(visit.is_proven(b"key", &said));
         assert!(!visit.is_proven(b"other", &said));
         assert!(!Visit { uuid: 8, ..visit }.is_proven(b"key", &said));
@@ -333,6 +390,8 @@ mod tests {
         assert!(!Visit { challenge: 6, ..visit }.is_proven(b"key", &said));
         assert!(!Visit { binding: Some([5; 32]), ..visit }.is_proven(b"key", &said));
         assert!(!Visit { binding: None, ..visit }.is_proven(b"key", &said));
+        assert!(!visit.is_proven(b"key", &PeerHello { generation: 4, ..said.clone() }));
+        assert!(!visit.is_proven(b"key", &PeerHello { knows: 5, ..said.clone() }));
         assert!(!visit.is_proven(b"key", &PeerHello { from: 1, ..said }));
     }
 }

@@ -12,6 +12,7 @@
 //! them had checked without it is written. Versions are never given twice.
 
 pub(crate) mod ancestry_hints;
+pub(crate) mod generations;
 pub(crate) mod graph;
 mod leases;
 mod link;
@@ -20,21 +21,23 @@ pub(crate) mod run;
 pub(crate) mod state;
 mod watch;
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use base::{DirId, Epoch};
 use tokio::time::Instant;
 use wire::{
-    Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease, Retry, Secret,
-    ServerStatus,
+    Admission, Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease,
+    Retry, Secret, ServerStatus,
 };
 
 use self::{
+    generations::{Before, Judged},
     leases::Beat,
     roster::Place,
     state::{Coordinator, State, VERSIONS_RESERVED},
 };
 use crate::{
+    Problem,
     bugs::Bug,
     cluster::Cluster,
     error::{Fault, Result},
@@ -43,6 +46,9 @@ use crate::{
     record::{Record as _, key},
     server::{Durability, Shared},
 };
+
+/// Period in which the positions of servers are stored.
+const POSITIONS_PERIOD: Duration = Duration::from_secs(10);
 
 impl State {
     /// Makes the state stable, and with it the blocks that the log names before it: after a power
@@ -100,6 +106,100 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
     Ok(Joined { server, config })
 }
 
+/// Lets a process serve, or not: judges its generation, and stores the one that it is given.
+fn admit(
+    shared: &Shared,
+    cluster: &Cluster,
+    state: &mut State,
+    (from, run): (u16, u64),
+    req: &Heartbeat,
+) -> Result<Admission> {
+    if from == cluster.me {
+        return Ok(Admission::Admitted(state.roster.generations.of(from)));
+    }
+    let end = |reason: String| {
+        shared.halt(Problem { reason: reason.clone(), full: false });
+        Err(Fault::Refused(reason))
+    };
+    if let Some(reason) = generations::another(state.term(), req.life.follows, from)
+        && !state.restored
+    {
+        return end(reason);
+    }
+    let now = Instant::now();
+    let (heard, until) = state.leases.known(from);
+    let address = state.roster.members[usize::from(from)].address.clone();
+    let before = Before { until, heard, address: &address };
+    let known = state.roster.generations.clone();
+    let State { roster, waiting, restored, .. } = &mut *state;
+    let rest = (now, *restored, shared.bugs);
+    let judged = roster.generations.judge(waiting, (from, run), &req.life, before, rest);
+    match judged {
+        Judged::Has(generation) => Ok(Admission::Admitted(generation)),
+        Judged::Given(generation) => {
+            if !shared.bugs.has(Bug::GenerationNotStored)
+                && let Err(fault) = state.store_for(shared)
+            {
+                state.roster.generations = known;
+                return Err(fault);
+            }
+            cluster.own.knows(from, generation);
+            tracing::info!(server = from, generation, "a server has begun");
+            Ok(Admission::Admitted(generation))
+        }
+        Judged::Waits(time) => Ok(Admission::Waits(millis(time).max(1))),
+        Judged::Ends(reason) => {
+            tracing::warn!(server = from, reason, "a process is refused");
+            Ok(Admission::Ended(reason))
+        }
+        Judged::IsOld(reason) => end(reason),
+    }
+}
+
+/// Stores that the coordinator's own data are checked, which began with an old copy.
+pub(crate) fn store_checked(shared: &Shared) -> std::result::Result<(), Problem> {
+    let Some(cluster) = &shared.cluster else { return Ok(()) };
+    let Some(coordinator) = &cluster.coordinator else { return Ok(()) };
+    let mut state = coordinator.state.lock();
+    state.member.last.0.unchecked = false;
+    shared.engine.write(state.to_batch()).map_err(|error| Problem::of(&error))?;
+    shared.make_stable()
+}
+
+/// Answers a process that is not let in.
+fn not_admitted(state: &State, req: &Heartbeat, admission: Admission) -> Lease {
+    Lease {
+        ms: 0,
+        map: None,
+        events: CacheEvents { version: req.version, reset: false, dirs: Vec::new() },
+        settings: None,
+        keys: None,
+        roots: None,
+        admission,
+        coordinator: state.term(),
+        generations: Vec::new(),
+        since_ms: 0,
+    }
+}
+
+/// Takes in what a heartbeat says of the process besides. Returns whether it still serves.
+fn hear(shared: &Shared, state: &mut State, from: u16, req: &Heartbeat) -> Result<bool> {
+    let now = Instant::now();
+    if state.roster.generations.beat(from, &req.life) {
+        state.leases.end(from, now);
+        state.store_for(shared)?;
+        tracing::info!(server = from, "a server has stopped");
+    }
+    if now - state.positions_stored >= POSITIONS_PERIOD {
+        state.positions_stored = now;
+        // Older positions in the roster find older copies only: this need not be stable.
+        shared.sync.writing();
+        shared.engine.write(state.to_batch())?;
+        shared.sync.written();
+    }
+    Ok(!req.life.resigns)
+}
+
 /// Answers the heartbeat of a server with its lease.
 pub(crate) fn heartbeat(
     shared: &Shared,
@@ -112,6 +212,10 @@ pub(crate) fn heartbeat(
         return Err(Fault::Refused(format!("no server has joined as number {from}")));
     }
     let state = &mut *state;
+    let admission = admit(shared, cluster, state, (from, run), req)?;
+    if !matches!(admission, Admission::Admitted(_)) || !hear(shared, state, from, req)? {
+        return Ok(not_admitted(state, req, admission));
+    }
     if state.roster.heard(from, &req.address) {
         let (servers, shards) = (cluster.servers, shared.config.shards);
         let map = state.roster.deal(servers, shards, &state.member.map);
@@ -130,8 +234,11 @@ pub(crate) fn heartbeat(
     }
     let events = events_since(&shared.invalidations, req.version);
     let Heartbeat { version, requests, roots, in_doubt, strict, .. } = *req;
-    let (ms, beat) = (state.lease_ms(), Beat { version, requests, roots, in_doubt, strict });
-    state.leases.beat(from, Instant::now(), beat, ms > 0);
+    let unchecked = req.life.unchecked;
+    let beat = Beat { version, requests, roots, in_doubt, strict, unchecked };
+    let (ms, now) = (state.lease_ms(), Instant::now());
+    state.leases.beat(from, now, beat, ms > 0);
+    let since_ms = millis(state.leases.answers(from, run, now));
     coordinator.changed.notify_waiters();
     // Race: the settings of this server may have changed since it asked.
     let present = shared.settings().to_record();
@@ -148,7 +255,19 @@ pub(crate) fn heartbeat(
     }
     let keys = (differs && !is_behind).then(|| Secret(ring.ring.to_record()));
     let roots = shared.quotas.news(req.roots).filter(|_| from != cluster.me);
-    Ok(Lease { ms, map, events, settings, keys, roots })
+    let (generations, coordinator) = (state.roster.generations.numbers(), state.term());
+    Ok(Lease {
+        ms,
+        map,
+        events,
+        settings,
+        keys,
+        roots,
+        admission,
+        coordinator,
+        generations,
+        since_ms,
+    })
 }
 
 /// Begins the invalidation list anew, because a server has lost something that it had answered. The
@@ -276,6 +395,9 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
                 "server {server} has --durability {its}, and the coordinator {ours}: start both alike"
             ));
         }
+        if standing.unchecked {
+            problems.push(unchecked(server));
+        }
         if let Some(InDoubt { count, oldest_ms, server: waited_for }) = standing.in_doubt {
             problems.push(format!(
                 "transactions in doubt on server {server}: {count}, the oldest for {} s; \
@@ -301,6 +423,14 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
         renames,
         problems,
     })
+}
+
+/// The problem of a server whose directory is an old copy.
+pub(crate) fn unchecked(server: u16) -> String {
+    format!(
+        "server {server} serves an old copy of its data (--restored), and nothing has checked it \
+         since: run `pando fsck --repair`"
+    )
 }
 
 fn alone(shared: &Shared) -> ClusterStatus {

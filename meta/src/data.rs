@@ -80,6 +80,9 @@ pub(crate) fn task(
     let answer = move |result: std::result::Result<Reply, Answer>| {
         let answer = result.map_or_else(|answer| answer, Answer::Done);
         observer.observed.core(connection.core()).waited(&observer.observed, waiting, &answer);
+        if observer.is_late() {
+            return connection.close();
+        }
         connection.reply_now(reply, &answer);
     };
     let future: Pin<Box<dyn Future<Output = ()>>> = match &incoming.request {

@@ -5,13 +5,13 @@ use std::{rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, ShardId, Time};
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, HurryBirths, Noted, PeerHello, Reply,
-    ReplyHeader, Request, RequestHeader, Retry, Vote,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, Challenge, HurryBirths, Noted, PeerHello,
+    Reply, ReplyHeader, Request, RequestHeader, Retry, Vote,
 };
 
 use crate::{
     bugs::Bug,
-    cluster::Visit,
+    cluster::{Visit, generation::Met},
     coordinator,
     data::{self, Task},
     delegations::grant,
@@ -23,7 +23,7 @@ use crate::{
     ops,
     quota::count::part,
     record::key,
-    serve::connection::Connection,
+    serve::connection::{Connection, Peer},
     server::{Counters, Durability, Shared},
     session::{self, Seen, Session, Standing},
     transact::participant,
@@ -151,10 +151,11 @@ fn in_session(
         Ok(standing) => standing,
         Err(fault) => return finish(shared, incoming, reply, Err(fault)),
     };
-    if shared.cluster.as_ref().is_some_and(|cluster| cluster.is_cut_off())
-        && !outlasts_leases(request)
-    {
-        return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Away)));
+    if !outlasts_leases(request) {
+        if shared.is_cut_off() {
+            return finish(shared, incoming, reply, Err(Fault::Retry(Retry::Away)));
+        }
+        group.after.serves = true;
     }
     unheard::heard(shared, session, header.unanswered);
     if !request.mutates()
@@ -342,8 +343,7 @@ fn between_servers(
         let result = greet(shared, connection, hello);
         return finish(shared, incoming, reply, result);
     }
-    if connection.peer().is_none() {
-        let fault = Fault::Refused("only servers of the cluster may ask this".into());
+    if let Err(fault) = is_believed(shared, connection, request) {
         return finish(shared, incoming, reply, Err(fault));
     }
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
@@ -372,6 +372,7 @@ fn between_servers(
         }
         Request::Heartbeat(beat) => {
             let from = connection.run_of_peer().expect("it was looked at");
+            let from = (from.server, from.run);
             drop(txn);
             return match coordinator::heartbeat(shared, from, beat) {
                 // The other server acts on these for good, and stores them.
@@ -461,6 +462,26 @@ fn between_servers(
     }
 }
 
+/// Whether a connection is that of a server, whose newest process it is as far as is known here.
+fn is_believed(shared: &Shared, connection: &Connection, request: &Request) -> Result<()> {
+    let (Some(cluster), Some(peer)) = (&shared.cluster, connection.run_of_peer()) else {
+        return Err(Fault::Refused("only servers of the cluster may ask this".into()));
+    };
+    // The coordinator judges those that ask for a lease.
+    if matches!(request, Request::Heartbeat(_)) {
+        return Ok(());
+    }
+    if peer.generation == 0 && !shared.bugs.has(Bug::OlderGenerationTaken) {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    if cluster.own.outdates(peer.server, peer.generation, shared.bugs) {
+        // The process connects again, and hears of the newer one.
+        connection.close();
+        return Err(Fault::Refused("a newer process of this server has begun".into()));
+    }
+    Ok(())
+}
+
 /// Answers when everything written before is stable.
 fn tell_when_stable(
     group: &mut CommitGroup,
@@ -494,9 +515,10 @@ fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<
     let stranger = || Fault::Refused("no server of this cluster".into());
     let cluster = shared.cluster.as_ref().ok_or_else(stranger)?;
     if hello.proof.is_empty() {
-        let challenge = cluster.next_challenge(shared.random.next());
-        connection.challenge(challenge);
-        return Ok(Reply::Challenge(challenge));
+        let number = cluster.next_challenge(shared.random.next());
+        connection.challenge(number);
+        let (generation, knows) = (cluster.own.generation(), cluster.own.known(hello.from));
+        return Ok(Reply::Challenge(Challenge { number, generation, knows }));
     }
     let (uuid, to) = (shared.config.uuid, cluster.me);
     let challenge = connection.take_challenge().ok_or_else(stranger)?;
@@ -505,8 +527,19 @@ fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<
     {
         return Err(stranger());
     }
-    connection.is_of_peer(hello.from, hello.run);
-    Ok(Reply::Nothing)
+    match cluster.own.meets(hello, shared.bugs) {
+        Met::LetIn => {
+            connection.is_of_peer(Peer {
+                server: hello.from,
+                run: hello.run,
+                generation: hello.generation,
+            });
+            Ok(Reply::Nothing)
+        }
+        Met::Later => Err(Fault::Retry(Retry::Busy)),
+        Met::Outdated(reason) => Err(Fault::Refused(reason)),
+        Met::Ends(problem) => Err(Fault::Halt(problem)),
+    }
 }
 
 /// Stores the answer in the batch of its effect.

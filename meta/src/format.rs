@@ -9,7 +9,7 @@ use store::{Batch, Engine};
 use wire::Joined;
 
 use crate::{
-    cluster::member::Member,
+    cluster::member::{LastServed, Member},
     coordinator::roster::{Roster, no_map},
     record::{
         Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,
@@ -107,7 +107,13 @@ pub fn format(
         .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
     if options.servers > 1 {
         let member = random.next();
-        let first = Member { server: 0, servers: options.servers, member, map: no_map() };
+        let first = Member {
+            server: 0,
+            servers: options.servers,
+            member,
+            map: no_map(),
+            last: LastServed::default(),
+        };
         batch.put(&key::member(), &first.to_record());
         batch.put(&key::roster(), &Roster::new(member).to_record());
     }
@@ -169,7 +175,13 @@ pub fn format_joined(
         return Err(FormatError::Exists);
     }
     let mut batch = of_every_server(config.shards, &joined.config);
-    let member = Member { server: joined.server, servers, member, map: no_map() };
+    let member = Member {
+        server: joined.server,
+        servers,
+        member,
+        map: no_map(),
+        last: LastServed::default(),
+    };
     batch.put(&key::member(), &member.to_record());
     engine.write(batch)?;
     Ok(engine.sync()?)

@@ -47,6 +47,7 @@ use wire::{
 };
 
 use crate::{
+    coordinator,
     error::{Fault, Result, describe},
     record::{QuotaId, Usage},
     server::Shared,
@@ -212,7 +213,22 @@ impl Check {
     /// Runs the check, from the first record to the last block.
     pub(crate) async fn run(self) {
         self.rounds().await;
+        if self.aim != Aim::Collect && !self.report.is_cancelled() {
+            self.is_checked();
+        }
         self.report.finish();
+    }
+
+    /// Notes that the data of a server that began with an old copy are checked.
+    fn is_checked(&self) {
+        let Some(cluster) = &self.shared.cluster else { return };
+        if cluster.own.is_checked() {
+            let stored = cluster.store_served(&self.shared);
+            let stored = stored.and_then(|()| coordinator::store_checked(&self.shared));
+            if let Err(problem) = stored {
+                self.shared.halt(problem);
+            }
+        }
     }
 
     async fn rounds(&self) {

@@ -74,7 +74,7 @@ pub use assembly::Server;
 pub use block_store::try_blocks;
 #[cfg(feature = "bugs")]
 pub use bugs::Bug;
-pub use cluster::ClusterOptions;
+pub use cluster::{ClusterOptions, Place, Word};
 pub use core::Core;
 #[cfg(feature = "bugs")]
 pub use format::shorten_ids;

@@ -134,14 +134,23 @@ async fn run(shared: Arc<Shared>, server: u16, link: Rc<Link>) {
 
 async fn connected(shared: &Shared, server: u16, link: &Link) -> io::Result<()> {
     let Some(cluster) = &shared.cluster else { return Ok(()) };
+    let given = timeout(DIAL_TIMEOUT, cluster.own.until_given());
+    given.await.map_err(|_| io::ErrorKind::NotConnected)?;
     let address = cluster.address(server).ok_or(io::ErrorKind::NotFound)?;
     let connecting = Open::connect(shared, cluster, server, &address);
     let open = timeout(DIAL_TIMEOUT, connecting).await.map_err(|_| io::ErrorKind::TimedOut)??;
-    talk(link, open, &Request::PeerHello(cluster.hello())).await
+    let generation = open.generation;
+    let is_newest = || !cluster.own.outdates(server, generation, shared.bugs);
+    talk(link, open, &Request::PeerHello(cluster.hello(server)), is_newest).await
 }
 
-/// Sends requests and hands answers on, until the connection ends.
-async fn talk(link: &Link, open: Open, ping: &Request) -> io::Result<()> {
+/// Sends requests and hands answers on, until the connection ends, or its other end is outdated.
+async fn talk(
+    link: &Link,
+    open: Open,
+    ping: &Request,
+    is_newest: impl Fn() -> bool,
+) -> io::Result<()> {
     let (stream, mut inbox) = open.into_parts();
     let (mut read, mut write) = split(stream);
     let heard = Cell::new(Instant::now());
@@ -152,6 +161,9 @@ async fn talk(link: &Link, open: Open, ping: &Request) -> io::Result<()> {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
             heard.set(Instant::now());
+            if !is_newest() {
+                return Err(io::Error::other("a newer process of the server has begun"));
+            }
             while let Some(bytes) = frame::take_frame(&mut inbox).map_err(nonsense)? {
                 take_answer(link, &bytes).map_err(nonsense)?;
             }

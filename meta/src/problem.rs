@@ -11,6 +11,9 @@ pub enum OpenError {
     /// The server belongs to a cluster, and was not told how to reach the others.
     #[error("it belongs to a cluster: serve it with --coordinator or --join")]
     OfACluster,
+    /// Old copies were brought back too often.
+    #[error("no inode numbers are left for another start with --restored: load a dump")]
+    InosSpent,
     /// A record that everything depends on cannot be read.
     #[error("a system record is damaged")]
     Damaged(#[from] DecodeError),

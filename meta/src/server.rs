@@ -12,7 +12,10 @@ mod status;
 use std::{
     collections::BTreeMap,
     ops::ControlFlow,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use base::{Clock, ClusterMap, Random, Seq, SessionId, ShardId, limits::REQUESTS_IN_FLIGHT_MAX};
@@ -116,6 +119,8 @@ pub(crate) struct Shared {
     pub(crate) feed: Arc<Feed>,
     pub(crate) counters: Counters,
     pub(crate) bugs: Planted,
+    /// Position of the engine up to which everything is stable, with the blocks that it names.
+    pub(crate) stable_position: AtomicU64,
     pub(crate) halted: tokio::sync::watch::Sender<Option<Problem>>,
 }
 
@@ -148,11 +153,13 @@ impl Shared {
     /// Makes everything stable that was written before this call: blocks, and then the records that
     /// name them.
     pub(crate) fn make_stable(&self) -> Result<(), Problem> {
+        let position = self.engine.position();
         let notes = self.unsynced.take();
         if !self.bugs.has(Bug::BlocksNotSynced) {
             self.blocks.sync().map_err(|error| Problem::of_blocks(&error))?;
         }
         self.engine.sync().map_err(|error| Problem::of(&error))?;
+        self.stable_position.fetch_max(position, Ordering::AcqRel);
         if notes.is_empty() {
             return Ok(());
         }
@@ -170,6 +177,18 @@ impl Shared {
 
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.borrow().is_some()
+    }
+
+    /// Whether this server must not serve anybody any more. The only server of a file system always
+    /// may.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cluster.as_ref().is_some_and(Cluster::is_cut_off)
+    }
+
+    /// Whether answers must not leave that are ready: the server was held up for so long that
+    /// another process may serve in its place. What was executed stays, untold.
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_cut_off() && !self.bugs.has(Bug::LateAnswersLeave)
     }
 
     /// The settings of the whole file system.

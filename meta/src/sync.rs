@@ -104,7 +104,10 @@ mod tests {
 
     use crate::{
         Durability, Offload, ServerOptions,
-        coordinator::tests::several::{in_cluster, in_cluster_of},
+        coordinator::tests::{
+            life,
+            several::{in_cluster, in_cluster_of},
+        },
         record::Record as _,
     };
 
@@ -168,6 +171,7 @@ mod tests {
                     in_doubt: None,
                     strict: false,
                     kept_all: true,
+                    life: life("b"),
                 };
                 let beats = async {
                     sleep(Duration::from_millis(10)).await;

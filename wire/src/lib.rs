@@ -61,9 +61,10 @@ pub use observe::{
     TokenShown,
 };
 pub use peer::{
-    Announce, AskOutcome, AskOver, Birth, Born, ClusterStatus, ContentPatch, Decide, Expected,
-    Guess, Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease, Outcome, PeerHello,
-    PeerRead, PeerWrite, Prepare, ServerStatus, Speculate, Stands, TxnId, Vote,
+    Admission, Announce, AskOutcome, AskOver, Birth, Born, Challenge, ClusterStatus, ContentPatch,
+    Decide, Expected, Guess, Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease,
+    Life, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, ServerStatus, Speculate, Stands, Term,
+    TxnId, Vote,
 };
 pub use quota::{
     Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,

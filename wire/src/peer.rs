@@ -22,8 +22,25 @@ codec! {
         pub from: u16,
         /// Number of the run of that server.
         pub run: u64,
+        /// Generation of that server; 0: it has none yet, and may only ask for one.
+        pub generation: u64,
+        /// Newest generation of the asked server that the asking one knows; 0: none.
+        pub knows: u64,
         /// HMAC-SHA-256, under the file system's signing key, of [`PeerHello::proven`]; or nothing.
         pub proof: Bytes,
+    }
+}
+
+codec! {
+    /// Answer to a [`PeerHello`] without a proof.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Challenge {
+        /// The number that the proof must be about.
+        pub number: u128,
+        /// Generation of the answering server; 0: it has none yet.
+        pub generation: u64,
+        /// Newest generation of the asking server that the answering one knows; 0: none.
+        pub knows: u64,
     }
 }
 
@@ -297,6 +314,63 @@ codec! {
         /// Whether everything that the server had answered in earlier runs is still there. Counts
         /// only while `version` is 0.
         pub kept_all: bool,
+        /// The process that asks.
+        pub life: Life,
+    }
+}
+
+codec! {
+    /// A process of a server, as the coordinator must know it to give it a generation.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Life {
+        /// Generation that this run was given; 0: none yet, this heartbeat asks for one.
+        pub generation: u64,
+        /// Newest generation in the server's data directory.
+        pub stored: u64,
+        /// Name of the machine's boot and of the data directory; empty: unknown. The lock on a
+        /// directory lets only one process have a place.
+        pub place: Bytes,
+        /// Name of the machine and of the data directory on it, which a boot leaves; empty:
+        /// unknown.
+        pub home: Bytes,
+        /// Position of the store up to which everything is on stable storage.
+        pub position: u64,
+        /// How long the server serves without a lease, in milliseconds.
+        pub alone_ms: u64,
+        /// The operator's word that the machine of the generation before is off.
+        pub replaces: bool,
+        /// The operator's word that the directory is an old copy, and the only one left.
+        pub restored: bool,
+        /// Whether the directory is an old copy that no check has looked at yet.
+        pub unchecked: bool,
+        /// Whether the server has stopped: nothing is served any more under its lease.
+        pub resigns: bool,
+        /// The coordinator that the server keeps to.
+        pub follows: Term,
+    }
+}
+
+codec! {
+    /// A run of the coordinator.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Term {
+        /// Generation of the coordinator's server; 0: no coordinator is known.
+        pub number: u64,
+        /// Number of its run.
+        pub run: u64,
+    }
+}
+
+codec! {
+    /// Whether a process of a server may serve.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Admission {
+        /// The process is the only one of its server, with this generation.
+        Admitted(u64) = 1,
+        /// The process of the generation before may serve for so many milliseconds. Ask again.
+        Waits(u64) = 2,
+        /// The process must end, for this reason.
+        Ended(String) = 3,
     }
 }
 
@@ -332,6 +406,14 @@ codec! {
         pub keys: Option<Secret>,
         /// The accounting roots, if the server's version differs.
         pub roots: Option<Bytes>,
+        /// Whether the process that asked may serve. If not, only the coordinator is named besides.
+        pub admission: Admission,
+        /// The coordinator that answers.
+        pub coordinator: Term,
+        /// Newest generation of each server.
+        pub generations: Vec<u64>,
+        /// Milliseconds since the coordinator last answered this run; 0: this is the first answer.
+        pub since_ms: u64,
     }
 }
 
@@ -437,6 +519,8 @@ impl PeerHello {
         text.extend_from_slice(&uuid.to_le_bytes());
         text.extend_from_slice(&self.from.to_le_bytes());
         text.extend_from_slice(&self.run.to_le_bytes());
+        text.extend_from_slice(&self.generation.to_le_bytes());
+        text.extend_from_slice(&self.knows.to_le_bytes());
         text.extend_from_slice(&to.to_le_bytes());
         text.extend_from_slice(&challenge.to_le_bytes());
         text

@@ -467,7 +467,7 @@ codec! {
         /// To `Speculate`.
         Guessed(Vec<peer::Guessed>) = 96,
         /// To `PeerHello` without a proof.
-        Challenge(u128) = 97,
+        Challenge(peer::Challenge) = 97,
         /// To `HandoffBegin` and `HandoffPut`.
         Taken(Option<handoff::Tally>) = 98,
         /// To `LayoutLearnt`.

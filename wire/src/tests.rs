@@ -21,9 +21,9 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, KeysChange, Mend, NodeRef,
-    OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry,
-    Room, Scope, SeekTo, SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
+    Admission, AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, KeysChange, Mend,
+    NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader,
+    Retry, Room, Scope, SeekTo, SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -239,6 +239,7 @@ variants!(Retry {
     NotHeld,
 });
 variants!(Stands { Whole, Stable });
+variants!(Admission { Admitted, Waits, Ended });
 variants!(Vote { Prepared, Busy, Changed });
 variants!(Outcome { Committed, Aborted, Pending });
 variants!(PeerWrite { Put, Delete, Patch });
@@ -296,6 +297,7 @@ fn parts() -> Vec<Case> {
         all(values::open_states(), Case::of),
         all(peers::stands(), Case::of),
         all(peers::votes(), Case::of),
+        all(peers::admissions(), Case::of),
         all(peers::outcomes(), Case::of),
         all(peers::writes(), Case::of),
     ]

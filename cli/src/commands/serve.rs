@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use meta::Word;
 use wire::{Join, Joined};
 
 use crate::{
@@ -78,6 +79,16 @@ struct ClusterArgs {
     /// cached path: files that mounts have open, and directories that they know. 0: stop at once.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = alone)]
     alone: Duration,
+    /// The machine or disk that served DIR before is off, or is cut off for good: do not wait for
+    /// the time that the server there may serve without its coordinator (its --alone). For this
+    /// start only.
+    #[arg(long)]
+    replace: bool,
+    /// DIR is an old copy, and the newest one left: the server goes on from it, and changes made
+    /// since are lost. Inode numbers begin further on, and `pando status` names the server until
+    /// `pando fsck` has run. For this start only.
+    #[arg(long)]
+    restored: bool,
     /// Delay messages to other servers by this round trip, for measurements.
     #[arg(long, default_value = "0s", value_name = "TIME", value_parser = values::rtt)]
     rtt: Duration,
@@ -307,6 +318,7 @@ impl ServeArgs {
             memtable: self.compared.memtable,
             role: Role::Alone,
             alone: server::ALONE,
+            word: Word::default(),
             peer_rtt: Duration::ZERO,
         }
     }
@@ -318,6 +330,18 @@ impl ClusterArgs {
         if let Some(lease) = self.cluster_lease {
             kept.cluster_lease_ms = Some(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
         }
+    }
+
+    /// The operator's word on this data directory.
+    fn word(&self, data: &Path) -> anyhow::Result<Word> {
+        let word = Word { replaces: self.replace, restored: self.restored };
+        if word != Word::default() && data::is_formatted(data) && data::server_of(data).is_none() {
+            return Err(usage(
+                "--replace and --restored are for servers of a cluster: no other server knows \
+                 anything of a file system of one",
+            ));
+        }
+        Ok(word)
     }
 
     /// Role of a server with this data directory, which keeps this.
@@ -412,6 +436,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.role = args.cluster.role(&args.data, &kept);
         options.alone = args.cluster.alone;
         options.peer_rtt = args.cluster.rtt;
+        options.word = args.cluster.word(&args.data)?;
         tokio::select! {
             joined = args.cluster.join(&args.data, &options) => joined?,
             () = stop.asked() => bail!("interrupted"),

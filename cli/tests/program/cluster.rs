@@ -55,7 +55,7 @@ impl Forming {
         Forming { coordinator, address, token, folder: folder(), _data: data }
     }
 
-    fn data_of(&self, name: &str) -> PathBuf {
+    pub(crate) fn data_of(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -87,7 +87,7 @@ fn all_status(server: &str, token: &Path) -> Value {
 }
 
 /// The cluster's part of the status.
-fn status(server: &str, token: &Path) -> Value {
+pub(crate) fn status(server: &str, token: &Path) -> Value {
     all_status(server, token)["cluster"].clone()
 }
 

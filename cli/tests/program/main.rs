@@ -9,6 +9,7 @@ mod bench;
 mod cluster;
 mod compression;
 mod connections;
+mod copies;
 mod crowd;
 mod damaged;
 mod drill;

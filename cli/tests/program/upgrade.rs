@@ -36,7 +36,7 @@ fn a_data_directory_of_version_1_is_upgraded_and_loses_nothing() {
     unpack(&data);
     assert_eq!(version(&data), 1);
     let running = up(&data, &mount);
-    assert_eq!(version(&data), 8);
+    assert_eq!(version(&data), 10);
     let at = |path: &str| mount.0.join(path);
     assert_eq!(fs::read(at("a/b/second")).unwrap(), b"hello\n");
     assert_eq!(fs::metadata(at("a/small")).unwrap().nlink(), 2);

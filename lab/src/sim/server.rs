@@ -46,6 +46,9 @@ use super::{
 /// Free bytes below which servers with small disks refuse what needs room.
 const RESERVE: u64 = 64 << 20;
 
+/// Added to the number of a machine for that of its copy.
+const COPIES: u16 = 100;
+
 /// The key that signs the tokens of every world.
 pub(super) const SIGNING_KEY: &[u8] = b"a key that every world has alike";
 
@@ -77,6 +80,10 @@ struct Inner {
     /// lease does not count, because the coordinator knows of that.
     kept_all: Cell<bool>,
     counters: RefCell<Vec<(String, u64)>>,
+    /// Number of the machine, that of the server unless the disk is a copy of another machine's.
+    machine: u16,
+    /// The operator's word on the disk.
+    word: Cell<meta::Word>,
 }
 
 struct Running {
@@ -155,8 +162,62 @@ impl Host {
                 away: Cell::default(),
                 kept_all: Cell::default(),
                 counters: RefCell::default(),
+                machine: server,
+                word: Cell::default(),
             }),
         })
+    }
+
+    /// Another machine for the same server, with a copy of the disk as it is now: with everything
+    /// that was written, or only with what is stable. Blocks are in a store that both have.
+    #[must_use]
+    pub fn copy(&self, with_unsynced: bool) -> Host {
+        let before = &self.inner;
+        let machine = before.machine + COPIES;
+        Host {
+            inner: Rc::new(Inner {
+                server: before.server,
+                engine: Arc::new(before.engine.copy(with_unsynced)),
+                blocks: before.blocks.clone(),
+                plan: before.plan.clone(),
+                bug: before.bug,
+                network: before.network.clone(),
+                clock: Arc::clone(&before.clock),
+                random: before.random.stream(&format!("copy {machine}")),
+                disk_random: before.random.stream(&format!("disk copy {machine}")),
+                disk_ms_slow: Arc::default(),
+                trace: before.trace.clone(),
+                running: RefCell::default(),
+                free: Arc::new(AtomicU64::new(u64::MAX)),
+                away: Cell::default(),
+                kept_all: Cell::default(),
+                counters: RefCell::default(),
+                machine,
+                word: Cell::default(),
+            }),
+        }
+    }
+
+    /// Gives the operator's word on the disk, for the next starts.
+    pub fn say(&self, word: meta::Word) {
+        self.inner.word.set(word);
+    }
+
+    /// Whether the server's process runs, is not stopped, and may serve.
+    #[must_use]
+    pub fn may_serve(&self) -> bool {
+        let running = self.inner.running.borrow();
+        let serves = |running: &Running| {
+            let runs = running.process.is_alive() && !running.body.stopped.get();
+            runs && running.server.may_serve()
+        };
+        running.as_ref().is_some_and(serves)
+    }
+
+    /// The generation of the server's process; 0: it has none.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.inner.running.borrow().as_ref().map_or(0, |running| running.server.generation())
     }
 
     /// Merges the stores of all servers of a cluster, none of which may run, into the machine of a
@@ -229,6 +290,8 @@ impl Host {
                 away: Cell::default(),
                 kept_all: Cell::default(),
                 counters: RefCell::default(),
+                machine: server,
+                word: Cell::default(),
             }),
         }
     }
@@ -270,7 +333,7 @@ impl Host {
         let body = Rc::new(Body::default());
         body.tasks.replace(Some(Box::pin(serve(
             (0..inner.plan.cores).map(|index| server.core(index)).collect(),
-            inner.network.listen(inner.server, address_of(inner.server), &process),
+            inner.network.listen(inner.machine, address_of(inner.machine), &process),
         ))));
         spawn_local(run(Rc::clone(&body)));
         inner.running.replace(Some(Running { process, server, body }));
@@ -295,7 +358,7 @@ impl Host {
     }
 
     fn options(&self, process: &Arc<Process>) -> ServerOptions {
-        let Inner { plan, network, server, .. } = &*self.inner;
+        let Inner { plan, network, server, machine, .. } = &*self.inner;
         let (started, free) = (Instant::now(), Arc::clone(&self.inner.free));
         ServerOptions {
             cores: plan.cores,
@@ -303,12 +366,14 @@ impl Host {
             commit_interval: plan.commit_interval,
             lease: plan.lease,
             cluster: (plan.servers > 1).then(|| ClusterOptions {
-                dial: network.server_port(*server, process),
+                dial: network.server_port(*machine, process),
                 coordinators: if *server == 0 { Vec::new() } else { vec![address_of(0)] },
                 lease: plan.server_lease,
                 alone: plan.alone,
                 awake_or_not: Arc::new(move || started.elapsed()),
                 kept_all: self.inner.kept_all.get(),
+                place: self.place_of(),
+                word: self.inner.word.get(),
             }),
             offload: self.offload(),
             limits: Limits {
@@ -318,8 +383,15 @@ impl Host {
                 doubt_max: plan.doubt_max,
                 ..Limits::default()
             },
-            ..ServerOptions::simulated(&address_of(*server))
+            ..ServerOptions::simulated(&address_of(*machine))
         }
+    }
+
+    /// The place of the machine's processes, by its disk. A power cut leaves the place as it is:
+    /// the process before has ended then, too.
+    fn place_of(&self) -> meta::Place {
+        let disk = format!("disk {}", self.inner.machine);
+        meta::Place { process: disk.clone().into(), home: disk.into() }
     }
 
     fn offload(&self) -> Offload {
@@ -381,7 +453,7 @@ impl Host {
             self.inner.kept_all.set(true);
         }
         self.inner.trace.note("kill", &[u64::from(self.inner.server), u64::from(reset)]);
-        self.inner.network.server_died(self.inner.server, reset);
+        self.inner.network.server_died(self.inner.machine, reset);
         for (name, count) in running.server.counters() {
             self.add_count(&name, count);
         }
@@ -509,7 +581,7 @@ impl Host {
     /// The server's place in the network.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place::Server(self.inner.server)
+        Place::Server(self.inner.machine)
     }
 
     /// The sum of a counter over all server processes that ran here.

@@ -16,6 +16,7 @@ mod dumps;
 mod early_mkdirs;
 mod fsck;
 mod full;
+mod generations;
 mod handoff;
 mod handoffs;
 mod model;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use store::Batch;
-use wire::Lease;
+use wire::{Admission, Lease};
 
 use super::Cluster;
 use crate::{
@@ -25,8 +25,11 @@ pub(crate) async fn take_lease(
     asked: Duration,
     lease: Lease,
 ) -> Result<(), Problem> {
+    if !is_admitted(shared, cluster, &lease)? {
+        return Ok(());
+    }
     let failed = |error: store::Error| Problem::of(&error);
-    let Lease { ms, map, events, settings, keys, roots } = lease;
+    let Lease { ms, map, events, settings, keys, roots, .. } = lease;
     // First of all: with the first lease of a start clients are let in again.
     match keys.map(|keys| KeyRing::from_record(&keys.0)) {
         None => {}
@@ -84,4 +87,57 @@ pub(crate) async fn take_lease(
         cluster.extend_lease(asked + Duration::from_millis(ms));
     }
     Ok(())
+}
+
+/// Takes in what a lease says of generations: whether this process may use it.
+fn is_admitted(shared: &Shared, cluster: &Cluster, lease: &Lease) -> Result<bool, Problem> {
+    let own = &cluster.own;
+    let (keeps, follows_anew) = own.keeps_to(lease.coordinator);
+    if !keeps {
+        let (here, there) = (own.follows().number, lease.coordinator.number);
+        tracing::warn!(here, there, "another coordinator answers than the one that counts");
+        return Ok(false);
+    }
+    let generation = match &lease.admission {
+        Admission::Admitted(generation) => *generation,
+        Admission::Waits(ms) => {
+            let time = Duration::from_millis(*ms);
+            if own.must_wait(time) {
+                tracing::warn!(
+                    ?time,
+                    "the process that served this directory before, in another place, may still \
+                     serve: waiting for its lease, and for the time `alone` after it. If its \
+                     machine is off, start this one with `pando serve --replace`"
+                );
+            }
+            return Ok(false);
+        }
+        Admission::Ended(reason) => return Err(Problem { reason: reason.clone(), full: false }),
+    };
+    if own.takes(generation) | follows_anew {
+        cluster.store_served(shared)?;
+    }
+    for (server, generation) in (0..).zip(&lease.generations) {
+        own.knows(server, *generation);
+    }
+    match own.is_outdated(own.known(cluster.me)) {
+        Some(problem) => Err(problem),
+        None => Ok(true),
+    }
+}
+
+impl Cluster {
+    /// Has the data directory know what is known of this process. The coordinator stores that with
+    /// its own state.
+    pub(crate) fn store_served(&self, shared: &Shared) -> Result<(), Problem> {
+        if self.coordinates() {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        batch.put(&key::member(), &self.to_member().to_record());
+        shared.sync.writing();
+        shared.engine.write(batch).map_err(|error| Problem::of(&error))?;
+        shared.sync.written();
+        Ok(())
+    }
 }

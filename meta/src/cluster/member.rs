@@ -1,6 +1,7 @@
 //! The membership of a server, as it is stored.
 
-use base::{ClusterMap, codec};
+use base::{ClusterMap, Decode, DecodeError, Encode, Reader, codec};
+use wire::Term;
 
 use crate::record::Record;
 
@@ -16,6 +17,50 @@ codec! {
         pub member: u64,
         /// The newest map; it has no servers until the cluster is complete.
         pub map: ClusterMap,
+        /// The server's process stands last: before its first generation nothing is stored.
+        pub last: LastServed,
+    }
+}
+
+codec! {
+    /// The last process that served a data directory.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(crate) struct Served {
+        /// Generation that the process was given.
+        pub generation: u64,
+        /// The coordinator that it kept to.
+        pub follows: Term,
+        /// Whether the directory is an old copy that no check has looked at yet.
+        pub unchecked: bool,
+    }
+}
+
+/// The last process of a server. Persisted: nothing before the first generation; otherwise a tag
+/// and the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LastServed(pub(crate) Served);
+
+/// The tag before the value.
+const TAG: u8 = 1;
+
+impl Encode for LastServed {
+    fn encode(&self, out: &mut Vec<u8>) {
+        if self.0 != Served::default() {
+            out.push(TAG);
+            self.0.encode(out);
+        }
+    }
+}
+
+impl Decode for LastServed {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        if input.is_empty() {
+            return Ok(LastServed::default());
+        }
+        match u8::decode(input)? {
+            TAG => Ok(LastServed(Served::decode(input)?)),
+            tag => Err(DecodeError::Tag { what: "end of a record", tag }),
+        }
     }
 }
 

@@ -27,6 +27,10 @@ struct Holder {
     strict: bool,
     /// Number of the latest run in which the server said that it had lost something.
     lost_in: Option<u64>,
+    /// The run that was answered last, and when.
+    answered: Option<(u64, Instant)>,
+    /// Whether the server's directory is an old copy that no check has looked at yet.
+    unchecked: bool,
 }
 
 /// The state that a server reports with its heartbeat.
@@ -38,6 +42,8 @@ pub(crate) struct Beat {
     pub(crate) in_doubt: Option<InDoubt>,
     /// Whether the server answers only when an operation is on stable storage.
     pub(crate) strict: bool,
+    /// Whether the server's directory is an old copy that no check has looked at yet.
+    pub(crate) unchecked: bool,
 }
 
 /// The state of a server's lease, to be shown to people.
@@ -53,6 +59,8 @@ pub(crate) struct Standing {
     pub(crate) in_doubt: Option<InDoubt>,
     /// Whether the server answers only when an operation is on stable storage.
     pub(crate) strict: bool,
+    /// Whether the server's directory is an old copy that no check has looked at yet.
+    pub(crate) unchecked: bool,
 }
 
 /// The leases of all servers.
@@ -83,6 +91,8 @@ impl Leases {
             in_doubt: None,
             strict: false,
             lost_in: None,
+            answered: None,
+            unchecked: false,
         };
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
@@ -98,9 +108,31 @@ impl Leases {
         holder.roots = beat.roots;
         holder.in_doubt = beat.in_doubt;
         holder.strict = beat.strict;
+        holder.unchecked = beat.unchecked;
         holder.has = holder.has.max(beat.version);
         if grant {
             holder.until = holder.until.max(ends);
+        }
+    }
+
+    /// When the server was last heard of, and the moment at which its lease has ended for certain.
+    pub(crate) fn known(&self, server: u16) -> (Option<Instant>, Instant) {
+        let holder = &self.holders[usize::from(server)];
+        (holder.heard, holder.until)
+    }
+
+    /// Notes an answer to a run of a server; returns the time since the answer before, zero for the
+    /// first one.
+    pub(crate) fn answers(&mut self, server: u16, run: u64, now: Instant) -> Duration {
+        let Some(holder) = self.holders.get_mut(usize::from(server)) else { return Duration::ZERO };
+        let before = holder.answered.replace((run, now)).filter(|(known, _)| *known == run);
+        before.map_or(Duration::ZERO, |(_, before)| now.saturating_duration_since(before))
+    }
+
+    /// Ends the lease of a server, which has stopped.
+    pub(crate) fn end(&mut self, server: u16, now: Instant) {
+        if let Some(holder) = self.holders.get_mut(usize::from(server)) {
+            holder.until = holder.until.min(now);
         }
     }
 
@@ -167,8 +199,8 @@ impl Leases {
         // since is told the outcomes when it is back.
         let in_doubt = holder.in_doubt.filter(|_| !left.is_zero());
         let overdue = holder.until <= now;
-        let strict = holder.strict;
-        Some(Standing { left, overdue, silent, version, requests, in_doubt, strict })
+        let Holder { strict, unchecked, .. } = *holder;
+        Some(Standing { left, overdue, silent, version, requests, in_doubt, strict, unchecked })
     }
 }
 
@@ -181,7 +213,7 @@ mod tests {
     const ALONE: Duration = Duration::from_secs(80);
 
     fn beat(version: u64) -> Beat {
-        Beat { version, requests: 0, roots: 0, in_doubt: None, strict: false }
+        Beat { version, requests: 0, roots: 0, in_doubt: None, strict: false, unchecked: false }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use base::{ClusterMap, Epoch, ShardId, codec};
 use wire::Join;
 
+use super::generations::Generations;
 use crate::record::Record;
 
 codec! {
@@ -32,6 +33,8 @@ codec! {
         pub versions_end: u64,
         /// Length of the leases that are given under this record, in milliseconds.
         pub lease_ms: u64,
+        /// The newest generation of each server stands last: before the first nothing is stored.
+        pub generations: Generations,
     }
 }
 
@@ -60,7 +63,8 @@ impl Roster {
         let enrolled =
             |member: &u64| Enrolled { member: *member, address: String::new(), heard: false };
         let members = members.iter().map(enrolled).collect();
-        Roster { members, versions_end: 1, lease_ms: 0 }
+        let generations = Generations::default();
+        Roster { members, versions_end: 1, lease_ms: 0, generations }
     }
 
     /// Enrols a server, if the cluster of `servers` servers has a place for it.

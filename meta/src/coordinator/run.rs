@@ -8,7 +8,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use wire::{Announce, Heartbeat, Reply, Request};
+use wire::{Announce, Heartbeat, Life, Reply, Request};
 
 use super::{
     Coordinator, heartbeat,
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     Core,
     cluster::{Cluster, lease::take_lease},
+    millis::millis,
     record::Record as _,
     server::{Durability, Shared},
     transact::PATIENCE,
@@ -49,9 +50,11 @@ pub(crate) async fn run(core: Core) {
 async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     let mut coordinator = Link::new(shared, cluster, 0);
     let mut watch = Watch::default();
+    let mut answered = None;
     loop {
         let (asked, version) = (cluster.time(), shared.invalidations.version());
-        let given = ask(shared, cluster, &mut coordinator, asked).await.unwrap_or_default();
+        let asking = ask(shared, cluster, &mut coordinator, &mut answered, asked);
+        let given = Box::pin(asking).await.unwrap_or_default();
         watch.look(shared, cluster);
         // After its list has begun anew, the server says so at once: until then no announcement can
         // be told to it.
@@ -82,11 +85,13 @@ async fn go_alone(shared: &Shared, cluster: &Cluster) {
     }
 }
 
-/// Asks for a lease once, and returns how long the lease is.
+/// Asks for a lease once, and returns how long the lease is. `answered` is when the request before
+/// was asked, if it was answered.
 async fn ask(
     shared: &Shared,
     cluster: &Cluster,
     coordinator: &mut Link<'_>,
+    answered: &mut Option<Duration>,
     asked: Duration,
 ) -> Result<Duration, Lost> {
     let beat = heartbeat_of(shared, cluster);
@@ -104,8 +109,14 @@ async fn ask(
     };
     cluster.hears_coordinator();
     let given = Duration::from_millis(lease.ms);
+    // The coordinator counts from answer to answer, which is within the time counted here.
+    if let Some(before) = answered.replace(asked) {
+        let since = Duration::from_millis(lease.since_ms);
+        cluster.compare_clocks(cluster.time().saturating_sub(before), since, given);
+    }
     if let Err(problem) = take_lease(shared, cluster, asked, lease).await {
         shared.halt(problem);
+        std::future::pending::<()>().await;
     }
     Ok(given)
 }
@@ -149,5 +160,44 @@ fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {
         in_doubt: shared.prepared.in_doubt(cluster.me, PATIENCE),
         strict: shared.options.durability == Durability::Strict,
         kept_all: cluster.kept_all(),
+        life: life_of(shared, cluster),
+    }
+}
+
+fn life_of(shared: &Shared, cluster: &Cluster) -> Life {
+    let (own, options) = (&cluster.own, &cluster.options);
+    let generation = own.generation();
+    let position = match generation {
+        // The position at the start is compared with one that was stable.
+        0 => shared.engine.position(),
+        _ => shared.stable_position.load(Ordering::Acquire),
+    };
+    Life {
+        generation,
+        stored: own.stored(),
+        place: options.place.process.clone(),
+        home: options.place.home.clone(),
+        position,
+        alone_ms: millis(options.alone),
+        replaces: own.word().replaces,
+        restored: own.word().restored,
+        unchecked: own.is_unchecked(),
+        resigns: own.has_resigned(),
+        follows: own.follows(),
+    }
+}
+
+/// Stops serving for good, and tells the coordinator: the next process of this directory need not
+/// wait, wherever it is.
+pub(crate) async fn resign(shared: &Shared) {
+    let Some(cluster) = &shared.cluster else { return };
+    if cluster.coordinates() || !cluster.had_lease() || shared.is_halted() {
+        return;
+    }
+    cluster.own.resign();
+    shared.gate.settled().await;
+    let beat = Request::Heartbeat(heartbeat_of(shared, cluster));
+    if Link::new(shared, cluster, 0).ask(beat).await.is_err() {
+        tracing::debug!("the coordinator does not hear that this server stops");
     }
 }

@@ -5,10 +5,14 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use store::{Batch, Engine};
 use tokio::{sync::Notify, time::Instant};
+use wire::Term;
 
-use super::{ancestry_hints::AncestryHints, graph::Graph, leases::Leases, roster::Roster};
+use super::{
+    ancestry_hints::AncestryHints, generations::Waiting, graph::Graph, leases::Leases,
+    roster::Roster,
+};
 use crate::{
-    cluster::member::Member,
+    cluster::member::{Member, Served},
     log_limit::LogLimit,
     millis::millis,
     problem::OpenError,
@@ -36,6 +40,14 @@ pub(super) struct State {
     pub(super) member: Member,
     pub(super) roster: Roster,
     pub(super) leases: Leases,
+    /// Processes that wait for a generation.
+    pub(super) waiting: Waiting,
+    /// Whether the directory is an old copy: servers know more than this coordinator does.
+    pub(super) restored: bool,
+    /// Number of this run.
+    pub(super) run: u64,
+    /// When the positions of servers were last stored.
+    pub(super) positions_stored: Instant,
     /// Log lines about a key ring that is older here than elsewhere.
     pub(super) rings_behind: LogLimit,
 }
@@ -50,11 +62,13 @@ impl Coordinator {
         engine: &dyn Engine,
         member: &Member,
         (lease, alone): (Duration, Duration),
+        (run, restored): (u64, bool),
         now: Instant,
     ) -> Result<(Coordinator, u64), OpenError> {
         let roster = engine.get(&key::roster())?.ok_or(OpenError::NotFormatted)?;
         let mut roster = Roster::from_record(&roster)?;
         let first = roster.versions_end;
+        let number = roster.generations.begin(run, restored);
         // Leases of the last run may not have ended.
         let longest = lease.max(Duration::from_millis(roster.lease_ms));
         let until = if member.map.servers.is_empty() { now } else { now + longest + longest / 8 };
@@ -62,13 +76,33 @@ impl Coordinator {
         roster.lease_ms = millis(lease);
         let leases = Leases::unknown(lease, alone, member.servers, until);
         let rings_behind = LogLimit::new(LOG_PERIOD);
-        let state = State { member: member.clone(), roster, leases, rings_behind };
+        let mut member = member.clone();
+        member.last.0 = Served {
+            generation: number,
+            follows: Term { number, run },
+            unchecked: member.last.0.unchecked || restored,
+        };
+        let state = State {
+            member,
+            roster,
+            leases,
+            waiting: Waiting::default(),
+            restored,
+            run,
+            positions_stored: now,
+            rings_behind,
+        };
         state.store(engine)?;
         let state = Mutex::new(state);
         let changed = Notify::new();
         let (graph, ancestry_hints, ledgers) =
             (Mutex::default(), Mutex::default(), Ledgers::default());
         Ok((Coordinator { state, graph, ancestry_hints, ledgers, changed }, first))
+    }
+
+    /// The generation of the coordinator's server.
+    pub(crate) fn term(&self) -> u64 {
+        self.state.lock().roster.generations.of(0)
     }
 
     /// The graph of directory renames in flight.
@@ -111,6 +145,11 @@ impl State {
         batch.put(&key::roster(), &self.roster.to_record());
         batch.put(&key::member(), &self.member.to_record());
         batch
+    }
+
+    /// The coordinator, as members keep to it.
+    pub(super) fn term(&self) -> Term {
+        Term { number: self.roster.generations.of(0), run: self.run }
     }
 
     pub(super) fn lease(&self) -> Duration {

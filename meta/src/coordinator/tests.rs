@@ -12,11 +12,11 @@ use base::{Clock, Locality, Random, Time};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use store::{Blocks, MemoryEngine};
-use wire::{Dial, Dialled, Request};
+use wire::{Dial, Dialled, Life, Request, Term};
 
 use super::*;
 use crate::keys::ring::KeyRing;
-use crate::{ClusterOptions, FormatOptions, OpenError, Server, ServerOptions, format};
+use crate::{ClusterOptions, FormatOptions, OpenError, Place, Server, ServerOptions, Word, format};
 
 const LEASE: Duration = Duration::from_secs(8);
 
@@ -68,6 +68,8 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         alone: Duration::ZERO,
         awake_or_not: time(),
         kept_all: true,
+        place: place("a:1"),
+        word: Word::default(),
     });
     open_with(engine, ServerOptions { cluster, ..ServerOptions::simulated("a:1") })
 }
@@ -98,6 +100,30 @@ fn beat(address: &str, version: u64) -> Heartbeat {
         in_doubt: None,
         strict: false,
         kept_all: true,
+        life: life("b"),
+    }
+}
+
+/// The place of the processes of a server.
+pub(crate) fn place(name: &str) -> Place {
+    Place { process: format!("boot {name}").into(), home: format!("home {name}").into() }
+}
+
+/// A process that asks for its first lease.
+pub(crate) fn life(name: &str) -> Life {
+    let Place { process: place, home } = place(name);
+    Life {
+        generation: 0,
+        stored: 0,
+        place,
+        home,
+        position: u64::MAX,
+        alone_ms: 0,
+        replaces: false,
+        restored: false,
+        unchecked: false,
+        resigns: false,
+        follows: Term::default(),
     }
 }
 
@@ -290,12 +316,33 @@ async fn a_lease_ends_while_the_machine_sleeps() {
         Arc::new(move || awake() + Duration::from_secs(clock.load(Ordering::Relaxed)));
     let (dial, coordinators) = (Arc::new(Nowhere), Vec::new());
     let (lease, alone) = (LEASE, Duration::ZERO);
-    let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not, kept_all: true };
+    let (place, word) = (place("a:1"), Word::default());
+    let cluster = ClusterOptions {
+        dial,
+        coordinators,
+        lease,
+        alone,
+        awake_or_not,
+        kept_all: true,
+        place,
+        word,
+    };
     let options = ServerOptions { cluster: Some(cluster), ..ServerOptions::simulated("a:1") };
     let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();
     let events = events_since(&server.shared.invalidations, server.shared.invalidations.version());
-    let lease = Lease { ms: 8000, map: None, events, settings: None, keys: None, roots: None };
+    let lease = Lease {
+        ms: 8000,
+        map: None,
+        events,
+        settings: None,
+        keys: None,
+        roots: None,
+        admission: Admission::Admitted(1),
+        coordinator: cluster.own.follows(),
+        generations: vec![1],
+        since_ms: 0,
+    };
     crate::cluster::lease::take_lease(&server.shared, cluster, cluster.time(), lease)
         .await
         .unwrap();

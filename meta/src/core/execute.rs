@@ -429,6 +429,7 @@ impl Inner {
             self.keep_promises(acknowledgements, SyncQueue::ride, Bug::AcknowledgedEarly);
         }
         let tells_of_change = mem::take(&mut after.tells_of_change);
+        let is_late = mem::take(&mut after.serves) && self.shared.is_late();
         let is_strict = self.shared.options.durability == Durability::Strict;
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
@@ -454,6 +455,13 @@ impl Inner {
             self.counts().answered(&self.shared.observed, &run.notes, times);
             run.notes.clear();
             touched.for_each(|(connection, start)| connection.discard(start));
+        } else if is_late {
+            // Clients ask again, and find the stored answers here, or another process.
+            run.notes.clear();
+            let (to_servers, to_clients): (Vec<_>, Vec<_>) =
+                touched.partition(|(connection, _)| connection.peer().is_some());
+            to_servers.into_iter().for_each(|(connection, _)| connection.send());
+            to_clients.into_iter().for_each(|(connection, start)| connection.discard(start));
         } else if is_strict && (tells_of_change || !self.shared.sync.is_stable()) {
             let notes = mem::take(&mut run.notes);
             // Replies to other servers leave at once: those that must be stable first are promises,
@@ -506,8 +514,12 @@ impl Inner {
             if !shared.bugs.has(early) {
                 wait(&shared.sync).await;
             }
+            let is_late = shared.is_late();
             for Promise { connection, reply, answer } in promises {
-                connection.reply_now(reply, &answer);
+                match is_late {
+                    true => connection.close(),
+                    false => connection.reply_now(reply, &answer),
+                }
             }
         });
     }
@@ -533,6 +545,9 @@ impl Inner {
                 true => shared.until_stable().await,
                 // The answers may show changes of other requests.
                 false => shared.until_told().await,
+            }
+            if shared.is_late() {
+                return held.iter().for_each(|(connection, _)| connection.close());
             }
             let observed = &shared.observed;
             let times = Written { answered: observed.now(), ..times };

@@ -13,7 +13,7 @@ use store::{Batch, Engine};
 
 use super::file::Header;
 use crate::{
-    cluster::member::Member,
+    cluster::member::{LastServed, Member},
     coordinator::roster::{Roster, dealt, no_map},
     reclaim::notes::chunk_of,
     record::{
@@ -197,7 +197,8 @@ impl<'a> Loader<'a> {
             let mut batch = Batch::new();
             if servers > 1 {
                 let member = members[usize::from(server)];
-                let member = Member { server, servers, member, map: no_map() };
+                let member =
+                    Member { server, servers, member, map: no_map(), last: LastServed::default() };
                 batch.put(&key::member(), &member.to_record());
                 if server == 0 {
                     batch.put(&key::roster(), &Roster::of(&members).to_record());

@@ -24,6 +24,8 @@ pub(crate) struct Open {
     binding: Option<Binding>,
     inbox: BytesMut,
     calls: u64,
+    /// Generation of the server's process at the other end; 0: it has none, or it is not known yet.
+    pub(super) generation: u64,
 }
 
 impl Open {
@@ -35,15 +37,26 @@ impl Open {
         address: &str,
     ) -> io::Result<Open> {
         let mut open = Open::dial(cluster.options.dial.as_ref(), address, server).await?;
-        let hello = cluster.hello();
+        let hello = cluster.hello(server);
         let challenge = match open.ask(&Request::PeerHello(hello.clone())).await? {
             Answer::Done(Reply::Challenge(challenge)) => challenge,
             other => return Err(io::Error::other(format!("not let in: {other:?}"))),
         };
-        let config = &shared.config;
+        let is_newest = cluster.own.reaches(server, challenge, shared.bugs);
+        let is_newest = is_newest.map_err(|problem| {
+            let reason = problem.reason.clone();
+            shared.halt(problem);
+            io::Error::other(reason)
+        })?;
+        open.generation = challenge.generation;
+        let (config, challenge) = (&shared.config, challenge.number);
         let visit = Visit { uuid: config.uuid, to: server, challenge, binding: open.binding };
         let proven = visit.prove(&config.signing_key, hello);
         match open.ask(&Request::PeerHello(proven)).await? {
+            // An outdated process hears of the newer one with the hello.
+            Answer::Done(Reply::Nothing) if !is_newest => {
+                Err(io::Error::other("an outdated process of the server answers"))
+            }
             Answer::Done(Reply::Nothing) => Ok(open),
             other => Err(io::Error::other(format!("not let in: {other:?}"))),
         }
@@ -53,7 +66,7 @@ impl Open {
     pub(crate) async fn dial(dial: &dyn Dial, address: &str, server: u16) -> io::Result<Open> {
         let Dialled { mut stream, binding } = dial.dial(address, Some(server)).await?;
         stream.write_all(&frame::opening()).await?;
-        Ok(Open { stream, binding, inbox: BytesMut::new(), calls: 0 })
+        Ok(Open { stream, binding, inbox: BytesMut::new(), calls: 0, generation: 0 })
     }
 
     /// The stream, and the bytes that were read from it and not taken yet.

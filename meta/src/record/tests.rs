@@ -240,7 +240,9 @@ fn records() -> Vec<Case> {
             },
         ),
         record("Member", values::member()),
+        record("Member.generation", values::served()),
         record("Roster", values::roster()),
+        record("Roster.generations", values::roster_of_generations()),
         record("Lived", Lived { sec: 1_700_000_000 }),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
     ]

@@ -25,7 +25,7 @@ pub(crate) const WAITING_MAX: usize = 8192;
 pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
     /// The server at the other end; `None` for a client.
-    peer: Cell<Option<(u16, u64)>>,
+    peer: Cell<Option<Peer>>,
     /// The number that a dialling server must prove itself with, once.
     challenge: Cell<Option<u128>>,
     pub(super) out: RefCell<Vec<u8>>,
@@ -40,6 +40,16 @@ pub(crate) struct Connection {
     waiting: Cell<usize>,
     origin: Origin,
     core: usize,
+}
+
+/// The server at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) server: u16,
+    /// Number of its run.
+    pub(crate) run: u64,
+    /// Generation of its process; 0: it has none yet.
+    pub(crate) generation: u64,
 }
 
 /// How a connection has come.
@@ -99,11 +109,11 @@ impl Connection {
 
     /// The server at the other end; `None` for a client.
     pub(crate) fn peer(&self) -> Option<u16> {
-        self.peer.get().map(|(server, _)| server)
+        self.peer.get().map(|peer| peer.server)
     }
 
-    /// The server at the other end and the number of its run.
-    pub(crate) fn run_of_peer(&self) -> Option<(u16, u64)> {
+    /// The process of the server at the other end.
+    pub(crate) fn run_of_peer(&self) -> Option<Peer> {
         self.peer.get()
     }
 
@@ -118,8 +128,8 @@ impl Connection {
     }
 
     /// Notes that the other end is a server, which has proven itself.
-    pub(crate) fn is_of_peer(&self, server: u16, run: u64) {
-        self.peer.set(Some((server, run)));
+    pub(crate) fn is_of_peer(&self, peer: Peer) {
+        self.peer.set(Some(peer));
     }
 
     pub(super) fn is_introduced(&self) -> bool {
@@ -247,7 +257,7 @@ impl Connection {
         self.closed.get()
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.set(true);
         self.wake.notify_one();
         self.drained.notify_one();

@@ -16,6 +16,10 @@ use crate::{
 /// Number of inode numbers reserved at a time on each shard.
 const INOS_RESERVED: u64 = 1 << 16;
 
+/// Number of inode numbers of a shard that an old copy leaves out: more than a server gives out
+/// within years.
+const INOS_SKIPPED: u64 = 1 << 32;
+
 /// Gives out inode numbers. Ranges are reserved on stable storage before the first number of them
 /// is used, so no power cut gives a number out twice.
 pub(crate) struct InoCounters {
@@ -37,6 +41,22 @@ impl InoCounters {
             Ok(Mutex::new(Range { next: end, end }))
         });
         Ok(InoCounters { shards: ranges.collect::<Result<_, OpenError>>()? })
+    }
+
+    /// Makes all numbers unavailable, on each shard, that an old copy may have given out since it
+    /// was made.
+    pub(crate) fn skip(engine: &dyn Engine, shards: u16) -> Result<(), OpenError> {
+        let mut batch = Batch::default();
+        for shard in (0..shards).map(ShardId) {
+            let reserved = engine.get(&key::counter(shard))?.ok_or(OpenError::NotFormatted)?;
+            let end = Reserved::from_record(&reserved)?.end + INOS_SKIPPED;
+            if end >> (Ino::COUNTER_BITS - 1) > 0 {
+                return Err(OpenError::InosSpent);
+            }
+            batch.put(&key::counter(shard), &Reserved { end }.to_record());
+        }
+        engine.write(batch)?;
+        Ok(engine.sync()?)
     }
 
     pub(crate) fn reserve(

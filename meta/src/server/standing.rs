@@ -17,7 +17,10 @@ impl Shared {
     pub(crate) fn standing(&self) -> wire::Standing {
         let cluster = self.cluster.as_ref();
         let mut problems = match cluster {
-            Some(it) if !it.coordinates() => self.doubts(it).into_iter().collect(),
+            Some(it) if !it.coordinates() => {
+                let unchecked = it.own.is_unchecked().then(|| coordinator::unchecked(it.me));
+                self.doubts(it).into_iter().chain(unchecked).collect()
+            }
             Some(_) | None => coordinator::status(self).map_or_else(|_| vec![], |it| it.problems),
         };
         let unready = self.unready(&problems);
@@ -58,6 +61,14 @@ impl Shared {
         if cluster.coordinates() {
             let incomplete = problems.iter().find(|problem| problem.starts_with("nothing is"));
             return Some(incomplete.cloned().unwrap_or_else(|| "no lease yet".to_owned()));
+        }
+        if let Some(left) = cluster.own.waits() {
+            return Some(format!(
+                "the process that served this directory before, in another place, may still serve \
+                 for {} s: waiting for that. If its machine is off, start this one with `pando \
+                 serve --replace`",
+                left.as_secs() + 1
+            ));
         }
         let coordinator = cluster.address(0).unwrap_or_else(|| "an unknown address".to_owned());
         let since = if cluster.had_lease() { "no lease for" } else { "no lease since the start," };

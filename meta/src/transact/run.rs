@@ -490,6 +490,9 @@ impl Initiator<'_> {
 
     fn reply(&self, answer: &Answer) {
         if let Job::Request(asked) = &self.job {
+            if self.shared.is_late() {
+                return asked.incoming.connection.close();
+            }
             asked.incoming.connection.reply_now(asked.reply, answer);
         }
     }

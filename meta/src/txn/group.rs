@@ -110,6 +110,8 @@ pub(crate) struct After {
     pub(crate) acknowledgements: Vec<Promise>,
     /// Whether an answer tells of a change. With strict durability it waits for stable storage.
     pub(crate) tells_of_change: bool,
+    /// Whether a session's answer is good only while the server may serve.
+    pub(crate) serves: bool,
 }
 
 impl CommitGroup {

@@ -10,11 +10,11 @@ use super::{
     values::{dir, entry, name},
 };
 use crate::{
-    Allowed, Amounts, Announce, AskOutcome, AskOver, AskRoom, Birth, Born, CacheEvents,
-    ClusterStatus, ContentPatch, Count, CountNames, CountShare, CountWhat, Counted, Decide,
-    Expected, Gave, GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold,
-    HurryBirths, InDoubt, Join, Joined, LayoutLearnt, Lease, Outcome, PeerHello, PeerRead,
-    PeerWrite, Prepare, Reply, Request, Room, Secret, ServerStatus, Speculate, Stands, Tally,
+    Admission, Allowed, Amounts, Announce, AskOutcome, AskOver, AskRoom, Birth, Born, CacheEvents,
+    Challenge, ClusterStatus, ContentPatch, Count, CountNames, CountShare, CountWhat, Counted,
+    Decide, Expected, Gave, GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold,
+    HurryBirths, InDoubt, Join, Joined, LayoutLearnt, Lease, Life, Outcome, PeerHello, PeerRead,
+    PeerWrite, Prepare, Reply, Request, Room, Secret, ServerStatus, Speculate, Stands, Tally, Term,
     TxnId, Vote,
 };
 
@@ -28,6 +28,11 @@ fn time(sec: i64) -> Option<Time> {
 
 pub(super) fn stands() -> Vec<Stands> {
     vec![Stands::Whole, Stands::Stable]
+}
+
+pub(super) fn admissions() -> Vec<Admission> {
+    let reason = "a newer process has begun".to_owned();
+    vec![Admission::Admitted(70_005), Admission::Waits(3375), Admission::Ended(reason)]
 }
 
 pub(super) fn votes() -> Vec<Vote> {
@@ -86,6 +91,21 @@ fn step() -> Layout {
     Layout::Subsets(begun.after(transfer).expect("it is one of its transfers"))
 }
 
+fn not_given(events: &CacheEvents, admission: Admission) -> Reply {
+    Reply::Lease(Lease {
+        ms: 0,
+        map: None,
+        events: events.clone(),
+        settings: None,
+        keys: None,
+        roots: None,
+        admission,
+        coordinator: Term { number: 70_008, run: 70_009 },
+        generations: Vec::new(),
+        since_ms: 0,
+    })
+}
+
 pub(super) fn requests() -> Vec<Request> {
     let key = || Bytes::from_static(b"\0\x05Nkey");
     let there =
@@ -94,7 +114,13 @@ pub(super) fn requests() -> Vec<Request> {
     let guess = Guess { dir: dir().id, home: dir().home, partition: 77, name: Some(name("next")) };
     let last = Guess { name: None, ..guess.clone() };
     vec![
-        Request::PeerHello(PeerHello { from: 2, run: 77, proof: Bytes::from_static(&[7; 32]) }),
+        Request::PeerHello(PeerHello {
+            from: 2,
+            run: 77,
+            generation: 70_003,
+            knows: 70_004,
+            proof: Bytes::from_static(&[7; 32]),
+        }),
         Request::PeerRead(PeerRead {
             keys: vec![key(), key()],
             inos: vec![Ino(0), Ino(77)],
@@ -122,6 +148,19 @@ pub(super) fn requests() -> Vec<Request> {
             in_doubt: Some(InDoubt { count: 3, oldest_ms: 12_345, server: 2 }),
             strict: true,
             kept_all: true,
+            life: Life {
+                generation: 70_005,
+                stored: 70_006,
+                place: Bytes::from_static(b"boot 1 2"),
+                home: Bytes::from_static(b"machine 2"),
+                position: 70_007,
+                alone_ms: 600_000,
+                replaces: true,
+                restored: false,
+                unchecked: true,
+                resigns: false,
+                follows: Term { number: 70_008, run: 70_009 },
+            },
         }),
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
         Request::Cluster,
@@ -214,9 +253,18 @@ pub(super) fn replies() -> Vec<Reply> {
             settings: Some(Bytes::from_static(b"\x01set")),
             keys: Some(Secret(Bytes::from_static(b"\x01keys"))),
             roots: Some(Bytes::from_static(b"roots")),
+            admission: Admission::Admitted(70_005),
+            coordinator: Term { number: 70_008, run: 70_009 },
+            generations: vec![70_008, 70_005],
+            since_ms: 750,
         }),
-        Reply::Lease(Lease { ms: 0, map: None, events, settings: None, keys: None, roots: None }),
-        Reply::Challenge(0x1234_5678_9abc_def0_0fed_cba9_8765_4321),
+        not_given(&events, Admission::Waits(3375)),
+        not_given(&events, Admission::Ended("a newer process has begun".into())),
+        Reply::Challenge(Challenge {
+            number: 0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
+            generation: 70_005,
+            knows: 70_006,
+        }),
         Reply::Cluster(ClusterStatus {
             servers_expected: 4,
             servers: vec![server],

@@ -126,6 +126,8 @@ impl World {
             alone: Duration::ZERO,
             awake_or_not: Arc::new(move || started.elapsed()),
             kept_all: true,
+            place: meta::Place::default(),
+            word: meta::Word::default(),
         };
         let options = ServerOptions {
             durability: self.setup.durability,

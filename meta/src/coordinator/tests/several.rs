@@ -59,7 +59,17 @@ impl Node {
         let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
         let (dial, awake_or_not) = (pipes.clone(), time());
         let (lease, alone) = (LEASE, ALONE);
-        let cluster = ClusterOptions { dial, coordinators, lease, alone, awake_or_not, kept_all };
+        let (place, word) = (place(&format!("{:p}", Arc::as_ptr(engine))), Word::default());
+        let cluster = ClusterOptions {
+            dial,
+            coordinators,
+            lease,
+            alone,
+            awake_or_not,
+            kept_all,
+            place,
+            word,
+        };
         let options = ServerOptions { cluster: Some(cluster), ..options };
         let server = open_with(engine, options).unwrap();
         let cores: Vec<_> = (0..running).map(|index| server.core(index)).collect();
@@ -421,10 +431,18 @@ fn a_server_that_comes_back_elsewhere_is_in_the_map_of_all() {
 async fn strangers(three: &Three) -> (Open, Visit) {
     let (node, dial) = (three.node(0), &three.node(1).cluster().options.dial);
     let mut open = Open::dial(dial.as_ref(), "a:1", 0).await.unwrap();
-    let hello = Request::PeerHello(three.node(1).cluster().hello());
+    let hello = Request::PeerHello(three.node(1).cluster().hello(0));
     let answer = open.ask(&hello).await.unwrap();
     let Answer::Done(Reply::Challenge(challenge)) = answer else { panic!("{answer:?}") };
-    (open, Visit { uuid: node.shared().config.uuid, to: 0, challenge, binding: None })
+    (
+        open,
+        Visit {
+            uuid: node.shared().config.uuid,
+            to: 0,
+            challenge: challenge.number,
+            binding: None,
+        },
+    )
 }
 
 const LET_IN: Answer = Answer::Done(Reply::Nothing);
@@ -460,7 +478,7 @@ fn who_does_not_have_the_key_is_no_server() {
     in_cluster(async |three| {
         for (key, let_in) in [(&b"key"[..], true), (b"other", false)] {
             let (mut open, visit) = strangers(three).await;
-            let hello = visit.prove(key, three.node(1).cluster().hello());
+            let hello = visit.prove(key, three.node(1).cluster().hello(0));
             let answer = open.ask(&Request::PeerHello(hello)).await.unwrap();
             assert_eq!(answer == LET_IN, let_in);
             let read =
@@ -475,7 +493,7 @@ fn who_does_not_have_the_key_is_no_server() {
 fn what_a_server_has_proven_proves_nothing_a_second_time() {
     in_cluster(async |three| {
         let (mut open, visit) = strangers(three).await;
-        let hello = visit.prove(b"key", three.node(1).cluster().hello());
+        let hello = visit.prove(b"key", three.node(1).cluster().hello(0));
         let said = Request::PeerHello(hello);
         assert_eq!(open.ask(&said).await.unwrap(), LET_IN);
         assert!(matches!(open.ask(&said).await.unwrap(), Answer::Refused(_)));
@@ -485,5 +503,75 @@ fn what_a_server_has_proven_proves_nothing_a_second_time() {
         let dial = &three.node(1).cluster().options.dial;
         let mut silent = Open::dial(dial.as_ref(), "a:1", 0).await.unwrap();
         assert!(matches!(silent.ask(&said).await.unwrap(), Answer::Refused(_)));
+    });
+}
+
+#[test]
+fn a_clock_that_has_missed_time_ends_the_lease() {
+    in_cluster(async |three| {
+        let cluster = three.node(1).cluster();
+        let ms = Duration::from_millis;
+        assert!(cluster.has_lease());
+        // An eighth of the time and an eighth of the lease are allowed.
+        cluster.compare_clocks(ms(2000), ms(2000) + ms(250) + LEASE / 8, LEASE);
+        assert!(cluster.has_lease());
+        cluster.compare_clocks(ms(2000), ms(2001) + ms(250) + LEASE / 8, LEASE);
+        assert!(!cluster.has_lease());
+        three.settle().await;
+        assert!(three.node(1).cluster().has_lease(), "the next heartbeat brings another");
+    });
+}
+
+#[test]
+fn the_time_between_answers_is_the_coordinators() {
+    in_cluster(async |three| {
+        let beat = |run| {
+            let beat = Heartbeat { address: "b:1".into(), ..beat("b:1", 0) };
+            let life = Life { generation: 1, ..life("b") };
+            let asked = (1, run);
+            heartbeat(three.node(0).shared(), asked, &Heartbeat { life, ..beat }).unwrap().since_ms
+        };
+        let run = three.node(1).cluster().run;
+        beat(run);
+        tokio::time::sleep(Duration::from_millis(70)).await;
+        assert_eq!(beat(run), 70);
+    });
+}
+
+#[test]
+fn a_server_that_resigns_serves_nothing_and_another_place_does_not_wait_for_it() {
+    in_cluster(async |three| {
+        three.node(1).server.resign().await;
+        assert!(!three.node(1).server.may_serve());
+        three.settle().await;
+        assert_eq!(three.serving(), [true, false, true]);
+        three.kill(1);
+        three.engines[1] = Arc::new(three.engines[1].copy(true));
+        three.start_at(1, "elsewhere:1");
+        tokio::time::sleep(LEASE / 100).await;
+        assert!(three.node(1).cluster().has_lease());
+        assert_eq!(three.node(1).server.generation(), 2);
+    });
+}
+
+#[test]
+fn a_copy_elsewhere_waits_and_a_process_that_was_replaced_ends() {
+    in_cluster(async |three| {
+        let before = three.nodes[1].take().unwrap();
+        // The tasks of the process stand still.
+        before.tasks.iter().for_each(AbortHandle::abort);
+        three.engines[1] = Arc::new(three.engines[1].copy(true));
+        three.start_at(1, "elsewhere:1");
+        tokio::time::sleep(LEASE + LEASE / 8).await;
+        let standing = three.node(1).server.standing();
+        assert!(standing.unready.contains("in another place, may still serve"), "{standing:?}");
+        tokio::time::sleep(ALONE + ALONE / 8).await;
+        assert_eq!(three.serving(), [true; 3]);
+        assert_eq!(three.node(1).server.generation(), 2);
+        let hello = before.cluster().hello(0);
+        let challenge = wire::Challenge { number: 7, generation: 1, knows: 2 };
+        let bugs = crate::bugs::Planted::default();
+        assert_eq!(hello.generation, 1);
+        assert!(before.cluster().own.reaches(0, challenge, bugs).is_err());
     });
 }

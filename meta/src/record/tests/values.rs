@@ -7,7 +7,8 @@ use base::{
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
 
-use crate::cluster::member::Member;
+use crate::cluster::member::{LastServed, Member, Served};
+use crate::coordinator::generations::{Generation, Generations};
 use crate::coordinator::roster::{Enrolled, Roster};
 use crate::keys::ring::{KeyRing, RevokedToken, SigningKey};
 use crate::record::{
@@ -287,12 +288,34 @@ pub(super) fn committed_birth() -> crate::transact::CommittedRecord {
 pub(super) fn member() -> Member {
     let servers = vec!["a:1".into(), "bc:2".into()];
     let map = ClusterMap { epoch: Epoch(70_001), servers, shards: vec![0, 1, 300] };
-    Member { server: 300, servers: 400, member: 0x4142_4344_4546_4748, map }
+    let member = 0x4142_4344_4546_4748;
+    Member { server: 300, servers: 400, member, map, last: LastServed::default() }
+}
+
+pub(super) fn served() -> Member {
+    let follows = wire::Term { number: 70_003, run: 70_004 };
+    let last = LastServed(Served { generation: 70_005, follows, unchecked: true });
+    Member { last, ..member() }
 }
 
 pub(super) fn roster() -> Roster {
     let member = Enrolled { member: 0x5152_5354, address: "a:1".into(), heard: true };
-    Roster { members: vec![member], versions_end: 70_002, lease_ms: 3000 }
+    let generations = Generations::default();
+    Roster { members: vec![member], versions_end: 70_002, lease_ms: 3000, generations }
+}
+
+pub(super) fn roster_of_generations() -> Roster {
+    let text = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let newest = Generation {
+        number: 70_005,
+        run: 70_006,
+        place: text("boot 1 2"),
+        home: text("machine 2"),
+        alone_ms: 600_000,
+        position: 70_007,
+        resigned: true,
+    };
+    Roster { generations: Generations(vec![newest]), ..roster() }
 }
 
 pub(super) fn of_last() -> Moving {

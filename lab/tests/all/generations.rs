@@ -1,0 +1,269 @@
+//! Two processes of one server, with copies of one disk: never two that serve.
+//!
+//! The machine of a server stands still or is cut off, and a copy of its disk is started elsewhere;
+//! later the machine is back. Each bug of the rules is planted, and found.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use base::{Cred, EntryName, placement::shard_of};
+use client::{Client, FileSystem};
+use lab::{
+    check::planted::{self, Pin},
+    sim::{plan::Plan, server::Host, world::World},
+};
+use meta::{Bug, Durability, Word};
+use tokio::time::timeout;
+use wire::{DirRef, NodeRef};
+
+use crate::steps::{self, SHARDS};
+
+const SERVERS: u16 = 3;
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// Number of worlds that are played of each story.
+const WORLDS: u64 = 12;
+
+fn plan(seed: u64, durability: Durability, alone: Duration) -> Plan {
+    Plan { seed, trash: false, alone, access_cache: true, ..steps::plan(SERVERS, durability) }
+}
+
+/// A new directory whose names are on this server.
+async fn dir_on(client: &Client, server: u16) -> anyhow::Result<(String, DirRef)> {
+    for number in 0..1000 {
+        let path = format!("/on-{server}-{number}");
+        client.mkdir(&path, 0o755).await?;
+        if let NodeRef::Dir(dir) = client.resolve(&path).await?
+            && shard_of(dir.home, 0, SHARDS).0 % SERVERS == server
+        {
+            return Ok((path, dir));
+        }
+    }
+    bail!("no directory is on server {server}")
+}
+
+/// Two machines do not reach each other for some time.
+fn part(world: &World, one: &Host, other: &Host, time: Duration) {
+    world.network().wall(one.place(), other.place(), time);
+    world.network().wall(other.place(), one.place(), time);
+}
+
+/// Looks all the time that no two processes serve. Never ends otherwise.
+async fn never_two(world: &World, one: &Host, other: &Host) -> anyhow::Result<()> {
+    loop {
+        ensure!(
+            !(one.may_serve() && other.may_serve()),
+            "two processes serve at once, of generations {} and {}",
+            one.generation(),
+            other.generation()
+        );
+        world.wait(MS).await;
+    }
+}
+
+/// The copy of a disk is started while the machine stands still or is cut off from the
+/// coordinator, and the machine comes back.
+fn copied(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
+    let replaces = seed.is_multiple_of(3);
+    let alone = if seed % 3 == 1 { 4 * SECOND } else { Duration::ZERO };
+    let plan = plan(seed, Durability::Relaxed, alone);
+    steps::run(plan, bug, 400 * SECOND, async |world| {
+        let served = "is being served by another process";
+        for words in ["a newer process of server", "another server refuses this one", served] {
+            world.trace().expect(words);
+        }
+        let random = world.random("copies");
+        let client = world.connect("writes").await?.client;
+        let path = dir_on(&client, 1).await?.0;
+        client.write(format!("{path}/before"), b"it").await?;
+        let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
+        world.wait(random.ms(0..1000)).await;
+        let away = random.ms(500..12_000);
+        let stands_still = random.one_in(2);
+        match stands_still {
+            true => one.stop(true),
+            false => part(&world, one, coordinator, away),
+        }
+        let other = one.copy(true);
+        other.say(Word { replaces, restored: false });
+        world.wait(random.ms(0..2000)).await;
+        other.start()?;
+        let story = async {
+            if random.one_in(3) {
+                world.wait(random.ms(0..1500)).await;
+                coordinator.crash(true);
+                coordinator.start()?;
+            }
+            world.wait(away).await;
+            one.stop(false);
+            world.wait(20 * SECOND).await;
+            // The copy serves, or was refused because the machine was back before.
+            ensure!(one.may_serve() != other.may_serve(), "one of the two serves");
+            let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
+            ensure!(&read.await.context("it is served")??[..] == b"it");
+            Ok(())
+        };
+        tokio::select! {
+            told = story => told,
+            seen = never_two(&world, one, &other) => seen,
+        }
+    })
+}
+
+/// A server starts again in its place, and the coordinator loses its power.
+fn again(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
+    let plan = plan(seed, Durability::Relaxed, Duration::ZERO);
+    steps::run(plan, bug, 400 * SECOND, async |world| {
+        let random = world.random("again");
+        let client = world.connect("writes").await?.client;
+        let path = dir_on(&client, 1).await?.0;
+        let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
+        let mut last = one.generation();
+        for _ in 0..3 {
+            one.crash(random.one_in(2));
+            one.start()?;
+            let began = tokio::time::Instant::now();
+            while !one.may_serve() {
+                ensure!(began.elapsed() < SECOND / 2, "a restart in place waits");
+                world.wait(MS).await;
+            }
+            let generation = one.generation();
+            ensure!(generation > last, "generation {generation} is given after {last}");
+            last = generation;
+            world.wait(random.ms(0..200)).await;
+            if random.one_in(2) {
+                coordinator.crash(true);
+                coordinator.start()?;
+                world.wait(2 * SECOND).await;
+            }
+        }
+        let made = timeout(30 * SECOND, client.write(format!("{path}/after"), b"it"));
+        made.await.context("it is served")??;
+        Ok(())
+    })
+}
+
+/// The operator is wrong: the machine that is replaced is not off, and reaches other servers and a
+/// client.
+fn wrongly_replaced(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
+    let plan = plan(seed, Durability::Relaxed, 100 * SECOND);
+    steps::run(plan, bug, 400 * SECOND, async |world| {
+        for words in ["a newer process of server", "another server refuses this one"] {
+            world.trace().expect(words);
+        }
+        let random = world.random("replaced");
+        let machine = world.connect("knows only the old one").await?;
+        let client = &machine.client;
+        let (_, dir) = dir_on(client, 1).await?;
+        let (name, _) = world.name_on(client, dir.id, 2);
+        let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
+        world.wait(random.ms(0..1000)).await;
+        part(&world, one, coordinator, 100 * SECOND);
+        let other = one.copy(true);
+        other.say(Word { replaces: true, restored: false });
+        other.start()?;
+        world.network().wall(machine.place(), other.place(), 200 * SECOND);
+        world.network().wall(other.place(), machine.place(), 200 * SECOND);
+        while !other.may_serve() {
+            world.wait(MS).await;
+        }
+        // The others hear of the new generation with their next lease.
+        world.wait(SECOND).await;
+        let name = EntryName::new(name.as_bytes())?;
+        let cred = Cred::ROOT;
+        let made = FileSystem::mkdir(client, &cred, &dir, &name, 0o755);
+        match timeout(10 * SECOND, made).await {
+            Ok(Ok(_)) => bail!("a process of an older generation is believed"),
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
+    })
+}
+
+/// A machine stands still with changes that are not stable, its disk goes on elsewhere without
+/// them, and it is back.
+fn late(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
+    // The client does not give the machine up while it stands still.
+    let plan = Plan { lease: 60 * SECOND, ..plan(seed, Durability::Strict, Duration::ZERO) };
+    steps::run(plan, bug, 400 * SECOND, async |world| {
+        for words in ["a newer process of server", "another server refuses this one"] {
+            world.trace().expect(words);
+        }
+        let random = world.random("late");
+        let client = world.connect("writes").await?.client;
+        let path = dir_on(&client, 1).await?.0;
+        let one = &world.hosts()[1];
+        one.slow_down_disk(100);
+        let writes = async {
+            let mut written = Vec::new();
+            for number in 0..40 {
+                let file = format!("{path}/{number}");
+                // One request, which only this server answers.
+                let wrote = timeout(20 * SECOND, client.symlink("it", &file)).await;
+                if matches!(wrote, Ok(Ok(()))) {
+                    written.push(file);
+                }
+            }
+            written
+        };
+        let fails = async {
+            world.wait(random.ms(100..1500)).await;
+            one.stop(true);
+            let other = one.copy(false);
+            other.say(Word { replaces: true, restored: false });
+            other.start()?;
+            while !other.may_serve() {
+                world.wait(MS).await;
+            }
+            world.wait(random.ms(0..300)).await;
+            one.stop(false);
+            anyhow::Ok(other)
+        };
+        let (written, other) = futures::join!(writes, fails);
+        let _other = other?;
+        let reads = world.connect("reads").await?.client;
+        for file in &written {
+            let there = timeout(30 * SECOND, reads.lstat(file)).await.context("it is served")?;
+            ensure!(there.is_ok(), "{file} was answered and is not there: {there:?}");
+        }
+        ensure!(written.len() > 10, "only {} were written", written.len());
+        Ok(())
+    })
+}
+
+fn goes_well(story: fn(u64, Option<Bug>) -> anyhow::Result<()>) {
+    for seed in 0..WORLDS {
+        if let Err(error) = story(seed, None) {
+            panic!("seed {seed}: {error:#}");
+        }
+    }
+}
+
+fn finds(story: fn(u64, Option<Bug>) -> anyhow::Result<()>, bug: Bug, seed: u64, word: &str) {
+    let pin = Pin { seed: Some(seed), word, seeds: 0..WORLDS };
+    let found = planted::find(&pin, |seed, planted| story(seed, planted.then_some(bug)));
+    println!("{bug:?}: {}", found.unwrap_or_else(|missed| panic!("{missed}")));
+}
+
+#[test]
+fn of_two_copies_of_a_disk_one_serves() {
+    goes_well(copied);
+    finds(copied, Bug::GenerationNotAwaited, 6, "two processes serve at once");
+}
+
+#[test]
+fn a_restart_in_place_waits_for_nothing_and_has_a_generation_of_its_own() {
+    goes_well(again);
+    finds(again, Bug::GenerationNotStored, 0, "is an old copy");
+}
+
+#[test]
+fn a_process_that_was_replaced_is_believed_by_no_server() {
+    goes_well(wrongly_replaced);
+    finds(wrongly_replaced, Bug::OlderGenerationTaken, 0, "older generation is believed");
+}
+
+#[test]
+fn answers_that_are_ready_when_the_time_to_serve_is_over_are_not_given() {
+    goes_well(late);
+    finds(late, Bug::LateAnswersLeave, 0, "was answered and is not there");
+}

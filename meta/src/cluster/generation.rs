@@ -1,0 +1,254 @@
+//! The generation of this process, and the newest generations that it knows of others.
+//!
+//! `lease` takes in what the coordinator says, `driver` and `peer` what other servers say. A server
+//! believes no process of an older generation, and one that hears of a newer generation of its own
+//! server ends. Always true: generations that are known only grow.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use wire::{Challenge, PeerHello, Term};
+
+use super::{Word, member::Served};
+use crate::{
+    Problem,
+    bugs::{Bug, Planted},
+};
+
+use super::member::Member;
+
+/// Generations, as this process knows them.
+pub(crate) struct Own {
+    me: u16,
+    /// The newest generation of each server that is known, by number. That of this process is its
+    /// own.
+    known: Vec<AtomicU64>,
+    /// The generation of this process; 0: none yet.
+    generation: AtomicU64,
+    /// Notified when this process is given its generation.
+    given: Notify,
+    /// The newest generation that this server's directory had at the start.
+    stored: u64,
+    follows: Mutex<Term>,
+    word: Word,
+    unchecked: AtomicBool,
+    resigned: AtomicBool,
+    /// When the process before has certainly stopped, while this one waits for that.
+    waits: Mutex<Option<Instant>>,
+}
+
+/// How another process introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// The other process may ask.
+    LetIn,
+    /// The other process may ask later: one of the two has no generation yet.
+    Later,
+    /// The other process is outdated.
+    Outdated(String),
+    /// This process is outdated.
+    Ends(Problem),
+}
+
+impl Own {
+    pub(super) fn new(member: &Member, run: u64, word: Word, term: Option<u64>) -> Own {
+        let Served { generation: stored, follows, unchecked } = member.last.0;
+        // The coordinator has given itself a generation.
+        let generation = term.unwrap_or(0);
+        let follows = match term {
+            Some(_) => Term { number: generation, run },
+            None => follows,
+        };
+        let own = Own {
+            me: member.server,
+            known: (0..member.servers).map(|_| AtomicU64::new(0)).collect(),
+            generation: AtomicU64::new(generation),
+            given: Notify::new(),
+            stored,
+            follows: Mutex::new(follows),
+            word,
+            unchecked: AtomicBool::new(unchecked || word.restored),
+            resigned: AtomicBool::new(false),
+            waits: Mutex::new(None),
+        };
+        own.knows(member.server, generation);
+        own
+    }
+
+    /// The generation of this process; 0: none yet.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The newest generation that this server's directory had at the start.
+    pub(crate) fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    /// The operator's word.
+    pub(crate) fn word(&self) -> Word {
+        self.word
+    }
+
+    /// The coordinator that this process keeps to.
+    pub(crate) fn follows(&self) -> Term {
+        *self.follows.lock()
+    }
+
+    /// Whether the directory is an old copy that no check has looked at yet.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.unchecked.load(Ordering::Acquire)
+    }
+
+    /// Notes that a check has looked at the directory. Returns whether that is news.
+    pub(crate) fn is_checked(&self) -> bool {
+        self.unchecked.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether the process has stopped serving for good.
+    pub(crate) fn has_resigned(&self) -> bool {
+        self.resigned.load(Ordering::Acquire)
+    }
+
+    /// Stops serving for good.
+    pub(crate) fn resign(&self) {
+        self.resigned.store(true, Ordering::Release);
+    }
+
+    /// Time until the process before has certainly stopped, while this one waits for that.
+    pub(crate) fn waits(&self) -> Option<Duration> {
+        self.waits.lock().map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Notes that the process before may serve for so long. Returns whether that is news.
+    pub(crate) fn must_wait(&self, time: Duration) -> bool {
+        self.waits.lock().replace(Instant::now() + time).is_none()
+    }
+
+    /// Takes the generation that the coordinator gave. Returns whether it is news.
+    pub(crate) fn takes(&self, generation: u64) -> bool {
+        *self.waits.lock() = None;
+        let news = self.generation.swap(generation, Ordering::AcqRel) != generation;
+        if news {
+            self.knows(self.me, generation);
+            self.given.notify_waiters();
+        }
+        news
+    }
+
+    /// Returns when this process has a generation.
+    pub(crate) async fn until_given(&self) {
+        loop {
+            let given = self.given.notified();
+            tokio::pin!(given);
+            given.as_mut().enable();
+            if self.generation() > 0 {
+                return;
+            }
+            given.await;
+        }
+    }
+
+    /// The newest generation of a server that is known; 0: none.
+    pub(crate) fn known(&self, server: u16) -> u64 {
+        self.known.get(usize::from(server)).map_or(0, |it| it.load(Ordering::Acquire))
+    }
+
+    /// Notes a generation of a server.
+    pub(crate) fn knows(&self, server: u16, generation: u64) {
+        if let Some(known) = self.known.get(usize::from(server)) {
+            known.fetch_max(generation, Ordering::AcqRel);
+        }
+    }
+
+    /// Keeps to the coordinator that answers, unless this process keeps to a later one, or to
+    /// another of the same generation. Returns whether it does; and whether that is news.
+    pub(crate) fn keeps_to(&self, coordinator: Term) -> (bool, bool) {
+        let mut follows = self.follows.lock();
+        if *follows == coordinator {
+            return (true, false);
+        }
+        if coordinator.number <= follows.number {
+            return (false, false);
+        }
+        *follows = coordinator;
+        (true, true)
+    }
+
+    /// Judges a server that has proven its hello.
+    pub(crate) fn meets(&self, hello: &PeerHello, bugs: Planted) -> Met {
+        let (own, from) = (self.generation(), hello.from);
+        if bugs.has(Bug::OlderGenerationTaken) {
+            return Met::LetIn;
+        }
+        if let Some(problem) = self.is_outdated(hello.knows) {
+            return Met::Ends(problem);
+        }
+        // Only the coordinator has something for a process without a generation.
+        if own == 0 || hello.generation == 0 && self.me != 0 {
+            return Met::Later;
+        }
+        let known = self.known(from);
+        if hello.generation > 0 && hello.generation < known {
+            let its = hello.generation;
+            return Met::Outdated(format!(
+                "a newer process of server {from} has begun, with generation {known}; the one that \
+                 asks has {its}"
+            ));
+        }
+        self.knows(from, hello.generation);
+        Met::LetIn
+    }
+
+    /// Whether a process of `server` with this generation is outdated. 0 is that of a process that
+    /// asks for its first lease.
+    pub(crate) fn outdates(&self, server: u16, generation: u64, bugs: Planted) -> bool {
+        generation > 0 && generation < self.known(server) && !bugs.has(Bug::OlderGenerationTaken)
+    }
+
+    /// Judges what a server has answered to a hello.
+    ///
+    /// # Errors
+    /// When this process is outdated.
+    pub(crate) fn reaches(
+        &self,
+        server: u16,
+        challenge: Challenge,
+        bugs: Planted,
+    ) -> Result<bool, Problem> {
+        if bugs.has(Bug::OlderGenerationTaken) {
+            return Ok(true);
+        }
+        match self.is_outdated(challenge.knows) {
+            Some(problem) => Err(problem),
+            None => Ok(!self.outdates(server, challenge.generation, bugs)),
+        }
+    }
+
+    /// The reason to end, when a process of this server has a newer generation.
+    pub(crate) fn is_outdated(&self, newest: u64) -> Option<Problem> {
+        let own = self.generation();
+        (own > 0 && newest > own).then(|| Problem {
+            reason: format!(
+                "a newer process of server {} has begun, with generation {newest}; this one has \
+                 {own}. A copy of this data directory, or its disk, is served elsewhere. Go on \
+                 there, and do not start this directory again",
+                self.me
+            ),
+            full: false,
+        })
+    }
+
+    /// The part of these facts that the next process of this directory must know.
+    pub(super) fn to_served(&self) -> Served {
+        Served {
+            generation: self.generation().max(self.stored),
+            follows: self.follows(),
+            unchecked: self.is_unchecked(),
+        }
+    }
+}
