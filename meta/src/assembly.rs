@@ -90,6 +90,7 @@ impl Server {
         (clock, random): (Arc<dyn Clock>, Arc<dyn Random>),
         bugs: Planted,
     ) -> Result<Server, OpenError> {
+        let position_at_start = engine.position();
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
         let begun = tokio::time::Instant::now();
@@ -196,6 +197,7 @@ impl Server {
             feed: Arc::new(feed),
             counters: Counters::default(),
             bugs,
+            position_at_start,
             stable_position: AtomicU64::new(0),
             halted: tokio::sync::watch::Sender::new(None),
             engine,

@@ -212,8 +212,8 @@ async fn settle(shared: &Shared) {
 impl Check {
     /// Runs the check, from the first record to the last block.
     pub(crate) async fn run(self) {
-        self.rounds().await;
-        if self.aim != Aim::Collect && !self.report.is_cancelled() {
+        let has_ended = self.rounds().await;
+        if has_ended && self.aim != Aim::Collect && !self.report.is_cancelled() {
             self.is_checked();
         }
         self.report.finish();
@@ -231,17 +231,20 @@ impl Check {
         }
     }
 
-    async fn rounds(&self) {
+    /// Returns whether the check came to its end.
+    async fn rounds(&self) -> bool {
         for _ in 0..ROUNDS_MAX {
             match self.check().await {
                 Err(error) => {
-                    return self.report.find(format!("the check could not go on: {error}"));
+                    self.report.find(format!("the check could not go on: {error}"));
+                    return false;
                 }
-                Ok(false) => return,
+                Ok(false) => return true,
                 Ok(true) => self.report.begin_again(),
             }
         }
         self.report.find("there is always more to repair".into());
+        false
     }
 
     /// Checks once; `true` if it repaired anything, so that another check is needed.

@@ -119,6 +119,8 @@ pub(crate) struct Shared {
     pub(crate) feed: Arc<Feed>,
     pub(crate) counters: Counters,
     pub(crate) bugs: Planted,
+    /// Position of the engine when it was opened: nothing that this process writes counts for it.
+    pub(crate) position_at_start: u64,
     /// Position of the engine up to which everything is stable, with the blocks that it names.
     pub(crate) stable_position: AtomicU64,
     pub(crate) halted: tokio::sync::watch::Sender<Option<Problem>>,

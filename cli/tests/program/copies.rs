@@ -148,10 +148,8 @@ fn a_server_that_was_killed_serves_again_at_once_where_it_was() {
     forming.until_sound();
     second.signal(rustix::process::Signal::KILL);
     drop(second);
-    let began = Instant::now();
     let second = forming.start_again("second");
     let took = until_it_serves(&forming);
-    println!("{took:?} of {:?} to serve again", began.elapsed());
     // Well below the lease of 500 ms and `--alone`; the rest is for a machine that is busy.
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(second.stop(), Some(0));

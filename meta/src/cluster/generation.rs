@@ -31,8 +31,10 @@ pub(crate) struct Own {
     generation: AtomicU64,
     /// Notified when this process is given its generation.
     given: Notify,
-    /// The newest generation that this server's directory had at the start.
-    stored: u64,
+    /// The newest generation that this server's directory has on stable storage.
+    stored: AtomicU64,
+    /// Where the store ended when a process before was refused; 0: none was.
+    refused_at: AtomicU64,
     follows: Mutex<Term>,
     word: Word,
     unchecked: AtomicBool,
@@ -56,7 +58,7 @@ pub(crate) enum Met {
 
 impl Own {
     pub(super) fn new(member: &Member, run: u64, word: Word, term: Option<u64>) -> Own {
-        let Served { generation: stored, follows, unchecked } = member.last.0;
+        let Served { generation: stored, follows, unchecked, refused_at } = member.last.0;
         // The coordinator has given itself a generation.
         let generation = term.unwrap_or(0);
         let follows = match term {
@@ -68,7 +70,8 @@ impl Own {
             known: (0..member.servers).map(|_| AtomicU64::new(0)).collect(),
             generation: AtomicU64::new(generation),
             given: Notify::new(),
-            stored,
+            stored: AtomicU64::new(stored),
+            refused_at: AtomicU64::new(refused_at),
             follows: Mutex::new(follows),
             word,
             unchecked: AtomicBool::new(unchecked || word.restored),
@@ -84,9 +87,29 @@ impl Own {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The newest generation that this server's directory had at the start.
+    /// The newest generation that this server's directory has on stable storage.
     pub(crate) fn stored(&self) -> u64 {
-        self.stored
+        self.stored.load(Ordering::Acquire)
+    }
+
+    /// Notes that the directory has this process's generation on stable storage.
+    pub(super) fn is_stored(&self) {
+        self.stored.fetch_max(self.generation(), Ordering::AcqRel);
+    }
+
+    /// Where the store ended when a process before was refused.
+    pub(crate) fn refused_at(&self) -> Option<u64> {
+        Some(self.refused_at.load(Ordering::Acquire)).filter(|at| *at > 0)
+    }
+
+    /// Notes that this process is refused, and where its store ended. Returns whether the next one
+    /// must know.
+    pub(super) fn is_refused(&self, position: u64) -> bool {
+        let none = self.generation() == 0 && self.refused_at().is_none();
+        if none {
+            self.refused_at.store(position.max(1), Ordering::Release);
+        }
+        none
     }
 
     /// The operator's word.
@@ -132,6 +155,7 @@ impl Own {
     /// Takes the generation that the coordinator gave. Returns whether it is news.
     pub(crate) fn takes(&self, generation: u64) -> bool {
         *self.waits.lock() = None;
+        self.refused_at.store(0, Ordering::Release);
         let news = self.generation.swap(generation, Ordering::AcqRel) != generation;
         if news {
             self.knows(self.me, generation);
@@ -200,7 +224,12 @@ impl Own {
                  asks has {its}"
             ));
         }
-        self.knows(from, hello.generation);
+        // Which process coordinates is learnt from its leases alone: a copy of the coordinator's
+        // directory that is started elsewhere gives itself a generation, and must not end the one
+        // that everybody keeps to.
+        if from != 0 {
+            self.knows(from, hello.generation);
+        }
         Met::LetIn
     }
 
@@ -246,9 +275,10 @@ impl Own {
     /// The part of these facts that the next process of this directory must know.
     pub(super) fn to_served(&self) -> Served {
         Served {
-            generation: self.generation().max(self.stored),
+            generation: self.generation().max(self.stored()),
             follows: self.follows(),
             unchecked: self.is_unchecked(),
+            refused_at: self.refused_at().unwrap_or(0),
         }
     }
 }

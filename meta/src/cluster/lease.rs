@@ -105,17 +105,26 @@ fn is_admitted(shared: &Shared, cluster: &Cluster, lease: &Lease) -> Result<bool
             if own.must_wait(time) {
                 tracing::warn!(
                     ?time,
-                    "the process that served this directory before, in another place, may still \
-                     serve: waiting for its lease, and for the time `alone` after it. If its \
-                     machine is off, start this one with `pando serve --replace`"
+                    "the process that served this directory before may still serve: waiting until \
+                     its lease has ended for certain, and in another place for the time `alone` \
+                     too. If its machine is off, `pando serve --replace` waits for the lease only"
                 );
             }
             return Ok(false);
         }
-        Admission::Ended(reason) => return Err(Problem { reason: reason.clone(), full: false }),
+        Admission::Ended(reason) => {
+            if own.is_refused(shared.position_at_start) {
+                cluster.store_served(shared)?;
+                shared.make_stable()?;
+            }
+            return Err(Problem { reason: reason.clone(), full: false });
+        }
     };
     if own.takes(generation) | follows_anew {
         cluster.store_served(shared)?;
+        // The coordinator is told that the directory has the generation: no older copy gets one.
+        shared.make_stable()?;
+        own.is_stored();
     }
     for (server, generation) in (0..).zip(&lease.generations) {
         own.knows(server, *generation);

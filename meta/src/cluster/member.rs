@@ -32,6 +32,9 @@ codec! {
         pub follows: Term,
         /// Whether the directory is an old copy that no check has looked at yet.
         pub unchecked: bool,
+        /// Where the store ended when a process was refused that had no generation yet; 0: none
+        /// was since the last that had one. Each start writes, so an old copy would grow newer.
+        pub refused_at: u64,
     }
 }
 

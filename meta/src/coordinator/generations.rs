@@ -37,6 +37,9 @@ codec! {
         pub alone_ms: u64,
         /// A position that was stable on the server's disk, and not much later than this record.
         pub position: u64,
+        /// The newest generation that was stable on the server's disk: a directory that has none
+        /// as new is an older copy, wherever its store ends.
+        pub confirmed: u64,
         /// Whether that run has said that it has stopped.
         pub resigned: bool,
     }
@@ -157,11 +160,21 @@ impl Generations {
             if !restored {
                 return Judged::IsOld(is_old(server, shown, newest.number));
             }
-            newest.number = shown;
-            newest.position = 0;
-            if life.generation > 0 {
-                newest.run = run;
-            }
+            // Nothing else that this old copy knows of the process before holds.
+            let (place, home) = match life.generation {
+                0 => Default::default(),
+                _ => (life.place.clone(), life.home.clone()),
+            };
+            *newest = Generation {
+                number: shown,
+                run: if life.generation > 0 { run } else { newest.run },
+                place,
+                home,
+                alone_ms: newest.alone_ms.max(life.alone_ms),
+                position: 0,
+                confirmed: 0,
+                resigned: false,
+            };
         }
         if life.generation == newest.number && life.generation > 0 || is_repeated(newest, run) {
             return match newest.run == run {
@@ -172,7 +185,8 @@ impl Generations {
         if life.generation > 0 {
             return Judged::Ends(is_outdated(server, life.generation, newest.number));
         }
-        let is_behind = life.position < newest.position && !life.restored;
+        let is_behind =
+            (life.position < newest.position || life.stored < newest.confirmed) && !life.restored;
         let wait = stopped_at(newest, life, before.until);
         let wait = wait.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let since = waiting.since(usize::from(server), run, now);
@@ -187,7 +201,7 @@ impl Generations {
             }
         }
         if is_behind {
-            return Judged::Ends(behind(server, life.position, newest.position));
+            return Judged::Ends(behind(server, life, newest));
         }
         *newest = Generation {
             number: newest.number + 1,
@@ -196,6 +210,7 @@ impl Generations {
             home: life.home.clone(),
             alone_ms: life.alone_ms,
             position: life.position,
+            confirmed: life.stored,
             resigned: false,
         };
         Judged::Given(newest.number)
@@ -206,6 +221,7 @@ impl Generations {
     pub(crate) fn beat(&mut self, server: u16, life: &Life) -> bool {
         let newest = self.entry(usize::from(server));
         newest.position = newest.position.max(life.position);
+        newest.confirmed = newest.confirmed.max(life.stored);
         life.resigns && !std::mem::replace(&mut newest.resigned, true)
     }
 }
@@ -223,7 +239,9 @@ fn stopped_at(newest: &Generation, life: &Life, until: Instant) -> Option<Instan
         return None;
     }
     // A machine that has booted again runs nothing that it ran before.
-    let at_home = !life.home.is_empty() && life.home == newest.home;
+    let boot = |place: &Bytes| place.split(|byte| *byte == b' ').next().map(<[u8]>::to_vec);
+    let has_booted = !newest.place.is_empty() && boot(&life.place) != boot(&newest.place);
+    let at_home = has_booted && !life.home.is_empty() && life.home == newest.home;
     if life.replaces || at_home {
         return Some(until);
     }
@@ -272,12 +290,13 @@ fn is_outdated(server: u16, its: u64, newest: u64) -> String {
     )
 }
 
-fn behind(server: u16, its: u64, known: u64) -> String {
+fn behind(server: u16, life: &Life, newest: &Generation) -> String {
     format!(
-        "this data directory of server {server} is an old copy: it ends at position {its}, and \
-         position {known} was on stable storage. Serve the newest copy of the directory. If it is \
-         lost, start this one once with `pando serve --restored`, and run `pando fsck \
-         --repair` then"
+        "this data directory of server {server} is an old copy: it ends at position {} in \
+         generation {}, and position {} in generation {} was on stable storage. Serve the newest \
+         copy of the directory. If it is lost, start this one once with `pando serve --restored`, \
+         and run `pando fsck --repair` then",
+        life.position, life.stored, newest.position, newest.confirmed
     )
 }
 

@@ -168,8 +168,8 @@ fn life_of(shared: &Shared, cluster: &Cluster) -> Life {
     let (own, options) = (&cluster.own, &cluster.options);
     let generation = own.generation();
     let position = match generation {
-        // The position at the start is compared with one that was stable.
-        0 => shared.engine.position(),
+        // Compared with a position that was stable. A directory that was refused has grown since.
+        0 => own.refused_at().unwrap_or(shared.position_at_start),
         _ => shared.stable_position.load(Ordering::Acquire),
     };
     Life {
@@ -196,6 +196,11 @@ pub(crate) async fn resign(shared: &Shared) {
     }
     cluster.own.resign();
     shared.gate.settled().await;
+    // A copy that is made from now on is as new as this directory, and every other one is older.
+    if let Err(problem) = shared.make_stable() {
+        tracing::warn!(reason = problem.reason, "the data are not stable at the stop");
+        return;
+    }
     let beat = Request::Heartbeat(heartbeat_of(shared, cluster));
     if Link::new(shared, cluster, 0).ask(beat).await.is_err() {
         tracing::debug!("the coordinator does not hear that this server stops");

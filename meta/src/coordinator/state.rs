@@ -81,6 +81,7 @@ impl Coordinator {
             generation: number,
             follows: Term { number, run },
             unchecked: member.last.0.unchecked || restored,
+            refused_at: 0,
         };
         let state = State {
             member,

@@ -294,7 +294,8 @@ pub(super) fn member() -> Member {
 
 pub(super) fn served() -> Member {
     let follows = wire::Term { number: 70_003, run: 70_004 };
-    let last = LastServed(Served { generation: 70_005, follows, unchecked: true });
+    let last =
+        LastServed(Served { generation: 70_005, follows, unchecked: true, refused_at: 70_008 });
     Member { last, ..member() }
 }
 
@@ -313,6 +314,7 @@ pub(super) fn roster_of_generations() -> Roster {
         home: text("machine 2"),
         alone_ms: 600_000,
         position: 70_007,
+        confirmed: 70_004,
         resigned: true,
     };
     Roster { generations: Generations(vec![newest]), ..roster() }
