@@ -121,18 +121,23 @@ fn admit(
         shared.halt(Problem { reason: reason.clone(), full: false });
         Err(Fault::Refused(reason))
     };
-    if let Some(reason) = generations::another(state.term(), req.life.follows, from)
-        && !state.restored
-    {
+    let term = state.term();
+    if let Some(reason) = generations::another(term, req.life.follows, from) {
         return end(reason);
+    }
+    // A server that has kept to no coordinator since may know more than the old copy.
+    let restored = req.life.follows.number < state.roster.generations.restored_in();
+    let (follows, at) = (req.life.follows, req.life.follows_at);
+    if follows.number < term.number && at > shared.position_at_start && !restored {
+        return end(generations::lacks(from, at, shared.position_at_start));
     }
     let now = Instant::now();
     let (heard, until) = state.leases.known(from);
     let address = state.roster.members[usize::from(from)].address.clone();
     let before = Before { until, heard, address: &address };
     let known = state.roster.generations.clone();
-    let State { roster, waiting, restored, .. } = &mut *state;
-    let rest = (now, *restored, shared.bugs);
+    let State { roster, waiting, .. } = &mut *state;
+    let rest = (now, restored, shared.bugs);
     let judged = roster.generations.judge(waiting, (from, run), &req.life, before, rest);
     match judged {
         Judged::Has(generation) => Ok(Admission::Admitted(generation)),
@@ -177,6 +182,7 @@ fn not_admitted(state: &State, req: &Heartbeat, admission: Admission) -> Lease {
         roots: None,
         admission,
         coordinator: state.term(),
+        position: 0,
         generations: Vec::new(),
         since_ms: 0,
     }
@@ -190,8 +196,10 @@ fn hear(shared: &Shared, state: &mut State, from: u16, req: &Heartbeat) -> Resul
         state.store_for(shared)?;
         tracing::info!(server = from, "a server has stopped");
     }
-    if now - state.positions_stored >= POSITIONS_PERIOD {
-        state.positions_stored = now;
+    let positions = state.roster.generations.positions();
+    let (stored, since) = &mut state.positions_stored;
+    if now - *since >= POSITIONS_PERIOD && *stored != positions {
+        (*stored, *since) = (positions, now);
         // Older positions in the roster find older copies only: this need not be stable.
         shared.sync.writing();
         shared.engine.write(state.to_batch())?;
@@ -265,6 +273,7 @@ pub(crate) fn heartbeat(
         roots,
         admission,
         coordinator,
+        position: shared.stable_position.load(Ordering::Acquire),
         generations,
         since_ms,
     })

@@ -347,6 +347,9 @@ codec! {
         pub resigns: bool,
         /// The coordinator that the server keeps to.
         pub follows: Term,
+        /// Position up to which that one's directory has everything on stable storage, as far as
+        /// the server knows.
+        pub follows_at: u64,
     }
 }
 
@@ -410,6 +413,8 @@ codec! {
         pub admission: Admission,
         /// The coordinator that answers.
         pub coordinator: Term,
+        /// Position up to which the coordinator's directory has everything on stable storage.
+        pub position: u64,
         /// Newest generation of each server.
         pub generations: Vec<u64>,
         /// Milliseconds since the coordinator last answered this run; 0: this is the first answer.

@@ -44,7 +44,7 @@ pub(crate) struct Forming {
     pub(crate) address: String,
     pub(crate) token: PathBuf,
     folder: TempDir,
-    _data: Data,
+    pub(crate) data: Data,
 }
 
 impl Forming {
@@ -52,7 +52,7 @@ impl Forming {
         let data = formatted(servers);
         let coordinator = coordinate(&data);
         let (address, token) = (coordinator.address().to_owned(), data.admin_token());
-        Forming { coordinator, address, token, folder: folder(), _data: data }
+        Forming { coordinator, address, token, folder: folder(), data }
     }
 
     pub(crate) fn data_of(&self, name: &str) -> PathBuf {

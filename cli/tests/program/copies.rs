@@ -4,6 +4,7 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
 
 use client::{Client, Config};
+use rustix::process::Signal;
 use tokio::time::Instant;
 
 use crate::{
@@ -142,11 +143,43 @@ fn an_old_copy_is_refused_and_with_the_operators_word_no_inode_number_comes_twic
 }
 
 #[test]
+fn an_old_copy_of_the_coordinators_directory_is_found_by_a_server_that_knew_the_newer_one() {
+    let mut forming = Forming::of("2");
+    let second = forming.join("second");
+    forming.until_sound();
+    let (data, old) = (forming.data.path(), forming.data_of("old"));
+    // As a snapshot of the disk has it: the coordinator never begins anew, so that its generation
+    // says nothing.
+    forming.coordinator.signal(Signal::STOP);
+    copy(&data, &old);
+    forming.coordinator.signal(Signal::CONT);
+    make_files(&forming, 0);
+    // The server hears how far the coordinator is with its next lease.
+    pause(Duration::from_secs(2));
+    forming.coordinator.signal(Signal::KILL);
+    let address = forming.address.clone();
+    let lease = ["--coordinator", "--cluster-lease", "500ms", "--http", "off"];
+    let starts = ["serve", "--data", text(&old), "--listen", &address];
+    let starts = |more: &[&'static str]| [&starts[..], &lease, more].concat();
+    let said = fail(1, &starts(&[]));
+    assert!(said.contains("this directory of the coordinator is an old copy"), "{said}");
+    // A server that is away while the word is given is believed later, too.
+    assert_eq!(second.stop(), Some(0));
+    let restored = Running::start(pando(&starts(&["--restored"])), "serving ");
+    assert_eq!(restored.stop(), Some(0));
+    forming.coordinator = Running::start(pando(&starts(&[])), "serving ");
+    let second = forming.start_again("second");
+    until_it_serves(&forming);
+    make_files(&forming, 1);
+    assert_eq!((second.stop(), forming.coordinator.stop()), (Some(0), Some(0)));
+}
+
+#[test]
 fn a_server_that_was_killed_serves_again_at_once_where_it_was() {
     let forming = Forming::of("2");
     let second = forming.join("second");
     forming.until_sound();
-    second.signal(rustix::process::Signal::KILL);
+    second.signal(Signal::KILL);
     drop(second);
     let second = forming.start_again("second");
     let took = until_it_serves(&forming);

@@ -35,7 +35,8 @@ pub(crate) struct Own {
     stored: AtomicU64,
     /// Where the store ended when a process before was refused; 0: none was.
     refused_at: AtomicU64,
-    follows: Mutex<Term>,
+    /// The coordinator that this process keeps to, and how far that one's stable data have come.
+    follows: Mutex<(Term, u64)>,
     word: Word,
     unchecked: AtomicBool,
     resigned: AtomicBool,
@@ -58,12 +59,13 @@ pub(crate) enum Met {
 
 impl Own {
     pub(super) fn new(member: &Member, run: u64, word: Word, term: Option<u64>) -> Own {
-        let Served { generation: stored, follows, unchecked, refused_at } = member.last.0;
+        let Served { generation: stored, follows, follows_at, unchecked, refused_at } =
+            member.last.0;
         // The coordinator has given itself a generation.
         let generation = term.unwrap_or(0);
         let follows = match term {
-            Some(_) => Term { number: generation, run },
-            None => follows,
+            Some(_) => (Term { number: generation, run }, 0),
+            None => (follows, follows_at),
         };
         let own = Own {
             me: member.server,
@@ -117,8 +119,9 @@ impl Own {
         self.word
     }
 
-    /// The coordinator that this process keeps to.
-    pub(crate) fn follows(&self) -> Term {
+    /// The coordinator that this process keeps to, and the position up to which that one's
+    /// directory has everything on stable storage, as far as is known.
+    pub(crate) fn follows(&self) -> (Term, u64) {
         *self.follows.lock()
     }
 
@@ -189,17 +192,20 @@ impl Own {
         }
     }
 
-    /// Keeps to the coordinator that answers, unless this process keeps to a later one, or to
-    /// another of the same generation. Returns whether it does; and whether that is news.
-    pub(crate) fn keeps_to(&self, coordinator: Term) -> (bool, bool) {
+    /// Keeps to the coordinator that answers, whose stable data have come to `position`, unless
+    /// this process keeps to a later one, or to another of the same generation. Returns whether it
+    /// does; and whether that is news.
+    pub(crate) fn keeps_to(&self, coordinator: Term, position: u64) -> (bool, bool) {
         let mut follows = self.follows.lock();
-        if *follows == coordinator {
+        let (known, at) = &mut *follows;
+        if *known == coordinator {
+            *at = position.max(*at);
             return (true, false);
         }
-        if coordinator.number <= follows.number {
+        if coordinator.number <= known.number {
             return (false, false);
         }
-        *follows = coordinator;
+        *follows = (coordinator, position);
         (true, true)
     }
 
@@ -274,9 +280,11 @@ impl Own {
 
     /// The part of these facts that the next process of this directory must know.
     pub(super) fn to_served(&self) -> Served {
+        let (follows, follows_at) = self.follows();
         Served {
             generation: self.generation().max(self.stored()),
-            follows: self.follows(),
+            follows,
+            follows_at,
             unchecked: self.is_unchecked(),
             refused_at: self.refused_at().unwrap_or(0),
         }

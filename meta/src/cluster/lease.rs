@@ -92,9 +92,9 @@ pub(crate) async fn take_lease(
 /// Takes in what a lease says of generations: whether this process may use it.
 fn is_admitted(shared: &Shared, cluster: &Cluster, lease: &Lease) -> Result<bool, Problem> {
     let own = &cluster.own;
-    let (keeps, follows_anew) = own.keeps_to(lease.coordinator);
+    let (keeps, follows_anew) = own.keeps_to(lease.coordinator, lease.position);
     if !keeps {
-        let (here, there) = (own.follows().number, lease.coordinator.number);
+        let (here, there) = (own.follows().0.number, lease.coordinator.number);
         tracing::warn!(here, there, "another coordinator answers than the one that counts");
         return Ok(false);
     }

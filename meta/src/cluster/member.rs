@@ -30,6 +30,9 @@ codec! {
         pub generation: u64,
         /// The coordinator that it kept to.
         pub follows: Term,
+        /// Position up to which that one's directory had everything on stable storage. It may be
+        /// older than what the process knew last.
+        pub follows_at: u64,
         /// Whether the directory is an old copy that no check has looked at yet.
         pub unchecked: bool,
         /// Where the store ended when a process was refused that had no generation yet; 0: none

@@ -21,6 +21,9 @@ use crate::bugs::{Bug, Planted};
 /// Added to the generation of a coordinator that is an old copy: above all that it gave before.
 pub(super) const FAR: u64 = 1 << 32;
 
+/// Number of processes that can wait at once. Of more the first is forgotten, and waits anew.
+const WAITING_MAX: usize = 1024;
+
 codec! {
     /// The newest generation of a server, and the process that has it.
     #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,6 +45,9 @@ codec! {
         pub confirmed: u64,
         /// Whether that run has said that it has stopped.
         pub resigned: bool,
+        /// The generation in which the server last began on an old copy, with the operator's word;
+        /// 0: never.
+        pub restored_in: u64,
     }
 }
 
@@ -100,20 +106,26 @@ pub(crate) enum Judged {
     IsOld(String),
 }
 
-/// Processes that wait until the one before has certainly stopped: their runs, and since when. One
-/// for each server, and lost with the coordinator.
+/// Processes that wait until the one before has certainly stopped: their servers and runs, and
+/// since when. Lost with the coordinator.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(Vec<Option<(u64, Instant)>>);
+pub(crate) struct Waiting(Vec<(u16, u64, Instant)>);
 
 impl Waiting {
-    fn since(&mut self, server: usize, run: u64, now: Instant) -> Instant {
-        if self.0.len() <= server {
-            self.0.resize(server + 1, None);
+    fn since(&mut self, server: u16, run: u64, now: Instant) -> Instant {
+        let known = self.0.iter().find(|(of, by, _)| (*of, *by) == (server, run));
+        if let Some((_, _, since)) = known {
+            return *since;
         }
-        match &mut self.0[server] {
-            Some((known, since)) if *known == run => *since,
-            entry => entry.insert((run, now)).1,
+        if self.0.len() >= WAITING_MAX {
+            self.0.remove(0);
         }
+        self.0.push((server, run, now));
+        now
+    }
+
+    fn end(&mut self, server: u16, run: u64) {
+        self.0.retain(|(of, by, _)| (*of, *by) != (server, run));
     }
 }
 
@@ -141,11 +153,24 @@ impl Generations {
         let own = self.entry(0);
         own.number += if restored { FAR } else { 1 };
         own.run = run;
+        if restored {
+            own.restored_in = own.number;
+        }
         own.number
     }
 
+    /// The generation in which the coordinator last began on an old copy; 0: never.
+    pub(crate) fn restored_in(&self) -> u64 {
+        self.0.first().map_or(0, |it| it.restored_in)
+    }
+
+    /// The positions that were stable on the disks of servers, by number.
+    pub(crate) fn positions(&self) -> Vec<u64> {
+        self.0.iter().map(|it| it.position).collect()
+    }
+
     /// Judges a process of `server` that asks for a lease. `restored` says that the coordinator's
-    /// own directory is an old copy, so that servers know more than it does.
+    /// own directory was an old copy when it last heard of this server, which may know more.
     pub(crate) fn judge(
         &mut self,
         waiting: &mut Waiting,
@@ -174,6 +199,7 @@ impl Generations {
                 position: 0,
                 confirmed: 0,
                 resigned: false,
+                restored_in: newest.restored_in,
             };
         }
         if life.generation == newest.number && life.generation > 0 || is_repeated(newest, run) {
@@ -189,7 +215,7 @@ impl Generations {
             (life.position < newest.position || life.stored < newest.confirmed) && !life.restored;
         let wait = stopped_at(newest, life, before.until);
         let wait = wait.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        let since = waiting.since(usize::from(server), run, now);
+        let since = waiting.since(server, run, now);
         if !wait.is_zero() && !bugs.has(Bug::GenerationNotAwaited) {
             // A copy of the directory may be served elsewhere.
             if let Some(heard) = before.heard.filter(|heard| *heard > since) {
@@ -203,8 +229,10 @@ impl Generations {
         if is_behind {
             return Judged::Ends(behind(server, life, newest));
         }
+        waiting.end(server, run);
+        let number = newest.number + 1;
         *newest = Generation {
-            number: newest.number + 1,
+            number,
             run,
             place: life.place.clone(),
             home: life.home.clone(),
@@ -212,8 +240,9 @@ impl Generations {
             position: life.position,
             confirmed: life.stored,
             resigned: false,
+            restored_in: if life.restored { number } else { newest.restored_in },
         };
-        Judged::Given(newest.number)
+        Judged::Given(number)
     }
 
     /// Notes what the newest process of a server says besides. Returns whether it has stopped, and
@@ -275,6 +304,17 @@ fn is_old(server: u16, shown: u64, known: u64) -> String {
     )
 }
 
+/// The reason why the coordinator ends: its directory ended at `ends` when it began, and an earlier
+/// coordinator had more on stable storage.
+pub(crate) fn lacks(server: u16, at: u64, ends: u64) -> String {
+    format!(
+        "this directory of the coordinator is an old copy: it ended at position {ends}, and \
+         server {server} knows that position {at} was on stable storage. Serve the newest copy of \
+         the directory. If it is lost, start this one with `pando serve --restored`, and run \
+         `pando fsck --repair` then"
+    )
+}
+
 fn in_two_runs(server: u16, number: u64) -> String {
     format!(
         "generation {number} of server {server} is in another process too, so its memory was \
@@ -329,6 +369,7 @@ mod tests {
             unchecked: false,
             resigns: false,
             follows: Term::default(),
+            follows_at: 0,
         }
     }
 
@@ -465,7 +506,7 @@ mod tests {
         world.generations.beat(2, &at(500));
         world.generations.beat(2, &at(400));
         let Judged::Ends(why) = world.asks(2, &at(499)) else { panic!("it goes on") };
-        assert!(why.contains("ends at position 499, and position 500"), "{why}");
+        assert!(why.contains("ends at position 499 in generation 0, and position 500"), "{why}");
         assert_eq!(world.asks(3, &Life { restored: true, ..at(499) }), Judged::Given(2));
         // From now on the copy is what counts.
         assert_eq!(world.asks(4, &at(499)), Judged::Given(3));

@@ -172,6 +172,7 @@ fn life_of(shared: &Shared, cluster: &Cluster) -> Life {
         0 => own.refused_at().unwrap_or(shared.position_at_start),
         _ => shared.stable_position.load(Ordering::Acquire),
     };
+    let (follows, follows_at) = own.follows();
     Life {
         generation,
         stored: own.stored(),
@@ -183,7 +184,8 @@ fn life_of(shared: &Shared, cluster: &Cluster) -> Life {
         restored: own.word().restored,
         unchecked: own.is_unchecked(),
         resigns: own.has_resigned(),
-        follows: own.follows(),
+        follows,
+        follows_at,
     }
 }
 
@@ -196,6 +198,10 @@ pub(crate) async fn resign(shared: &Shared) {
     }
     cluster.own.resign();
     shared.gate.settled().await;
+    if let Err(problem) = cluster.store_served(shared) {
+        tracing::warn!(reason = problem.reason, "the server's state is not stored at the stop");
+        return;
+    }
     // A copy that is made from now on is as new as this directory, and every other one is older.
     if let Err(problem) = shared.make_stable() {
         tracing::warn!(reason = problem.reason, "the data are not stable at the stop");

@@ -42,12 +42,10 @@ pub(super) struct State {
     pub(super) leases: Leases,
     /// Processes that wait for a generation.
     pub(super) waiting: Waiting,
-    /// Whether the directory is an old copy: servers know more than this coordinator does.
-    pub(super) restored: bool,
     /// Number of this run.
     pub(super) run: u64,
-    /// When the positions of servers were last stored.
-    pub(super) positions_stored: Instant,
+    /// The positions of servers that were stored last, and when.
+    pub(super) positions_stored: (Vec<u64>, Instant),
     /// Log lines about a key ring that is older here than elsewhere.
     pub(super) rings_behind: LogLimit,
 }
@@ -80,6 +78,7 @@ impl Coordinator {
         member.last.0 = Served {
             generation: number,
             follows: Term { number, run },
+            follows_at: 0,
             unchecked: member.last.0.unchecked || restored,
             refused_at: 0,
         };
@@ -88,9 +87,8 @@ impl Coordinator {
             roster,
             leases,
             waiting: Waiting::default(),
-            restored,
             run,
-            positions_stored: now,
+            positions_stored: (Vec::new(), now),
             rings_behind,
         };
         state.store(engine)?;

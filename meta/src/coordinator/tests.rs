@@ -124,6 +124,7 @@ pub(crate) fn life(name: &str) -> Life {
         unchecked: false,
         resigns: false,
         follows: Term::default(),
+        follows_at: 0,
     }
 }
 
@@ -339,7 +340,8 @@ async fn a_lease_ends_while_the_machine_sleeps() {
         keys: None,
         roots: None,
         admission: Admission::Admitted(1),
-        coordinator: cluster.own.follows(),
+        coordinator: cluster.own.follows().0,
+        position: 0,
         generations: vec![1],
         since_ms: 0,
     };

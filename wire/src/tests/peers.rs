@@ -101,6 +101,7 @@ fn not_given(events: &CacheEvents, admission: Admission) -> Reply {
         roots: None,
         admission,
         coordinator: Term { number: 70_008, run: 70_009 },
+        position: 0,
         generations: Vec::new(),
         since_ms: 0,
     })
@@ -160,6 +161,7 @@ pub(super) fn requests() -> Vec<Request> {
                 unchecked: true,
                 resigns: false,
                 follows: Term { number: 70_008, run: 70_009 },
+                follows_at: 70_010,
             },
         }),
         Request::Announce(Announce { after: 70_000, dirs: vec![dir().id, DirId(5)] }),
@@ -255,6 +257,7 @@ pub(super) fn replies() -> Vec<Reply> {
             roots: Some(Bytes::from_static(b"roots")),
             admission: Admission::Admitted(70_005),
             coordinator: Term { number: 70_008, run: 70_009 },
+            position: 70_011,
             generations: vec![70_008, 70_005],
             since_ms: 750,
         }),

@@ -295,7 +295,13 @@ pub(super) fn member() -> Member {
 pub(super) fn served() -> Member {
     let follows = wire::Term { number: 70_003, run: 70_004 };
     let last =
-        LastServed(Served { generation: 70_005, follows, unchecked: true, refused_at: 70_008 });
+        LastServed(Served {
+            generation: 70_005,
+            follows,
+            follows_at: 70_006,
+            unchecked: true,
+            refused_at: 70_008,
+        });
     Member { last, ..member() }
 }
 
@@ -316,6 +322,7 @@ pub(super) fn roster_of_generations() -> Roster {
         position: 70_007,
         confirmed: 70_004,
         resigned: true,
+        restored_in: 70_003,
     };
     Roster { generations: Generations(vec![newest]), ..roster() }
 }
