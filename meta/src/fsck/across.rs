@@ -32,6 +32,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     error::describe,
+    quota::Quotas,
     record::{
         Access, Config, Content, EntryRecord, Key, Record as _, RenameList, Slot, key, key::Part,
     },
@@ -121,8 +122,8 @@ impl Places<'_> {
         Way::to(home, at.dir, self.0.hash_key.pos(&at.name))
     }
 
-    /// Whether a claim leads to another server, or over one. Other claims were checked on the
-    /// snapshot. `read` reads records of this server.
+    /// Whether a claim leads to another server, or over one, or could not be checked on the
+    /// snapshot, as others were. `read` reads records of this server.
     fn leaves(
         &self,
         claim: &Claim,
@@ -130,7 +131,13 @@ impl Places<'_> {
         read: &dyn Fn(&Key) -> store::Result<Option<Bytes>>,
     ) -> store::Result<bool> {
         let (home, at) = match &claim.there {
-            There::Record(key) => return Ok(!owns(key)),
+            There::Record(key) if owns(key) => {
+                let Wants::Master { share, .. } = &claim.wants else { return Ok(false) };
+                // A counting walk may be between the two, on any snapshot.
+                let master = read(key)?.and_then(|value| Content::from_record(&value).ok());
+                return Ok(master.is_some_and(|master| master.quota != share.quota));
+            }
+            There::Record(_) => return Ok(true),
             There::Name { home, at } => (*home, at),
         };
         let mut way = self.way(home, at);
@@ -228,8 +235,9 @@ impl Places<'_> {
 }
 
 impl Claim {
-    /// Returns an error in the target record; `None` if it is as the claim says.
-    fn wrong(&self, value: Option<&Bytes>) -> Option<String> {
+    /// Returns an error in the target record; `None` if it is as the claim says. `quotas` knows
+    /// which are being counted.
+    fn wrong(&self, value: Option<&Bytes>, quotas: &Quotas) -> Option<String> {
         match &self.wants {
             Wants::Content { at, id, ino } => {
                 let content = value.and_then(|value| Content::from_record(value).ok());
@@ -286,7 +294,10 @@ impl Claim {
                 let master = value.and_then(|value| Content::from_record(value).ok());
                 let wrong = match master {
                     None => Some("is there, but its directory is not"),
-                    Some(master) => difference(&master, *partition, share),
+                    Some(master) => {
+                        let moves = quotas.is_moving(master.quota, share.quota);
+                        difference(&master, *partition, share, moves)
+                    }
                 };
                 wrong.map(|wrong| format!("partition {partition} of directory {id} {wrong}"))
             }
@@ -416,9 +427,9 @@ impl<'a> Across<'a> {
 
     async fn unmet(&self, claims: Vec<Claim>) -> Result<Vec<(Claim, String)>> {
         let there = self.followed(&claims).await?;
-        let found = self.read(there.iter().cloned()).await?;
+        let (found, quotas) = (self.read(there.iter().cloned()).await?, &self.shared.quotas);
         let unmet = claims.into_iter().zip(there).filter_map(|(claim, there)| {
-            let line = claim.wrong(found.get(&there).and_then(Option::as_ref))?;
+            let line = claim.wrong(found.get(&there).and_then(Option::as_ref), quotas)?;
             Some((claim, line))
         });
         Ok(unmet.collect())

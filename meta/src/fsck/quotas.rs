@@ -17,7 +17,7 @@ use crate::record::{
 pub(super) struct Accounts {
     all: BTreeMap<QuotaId, Account>,
     /// Whether a counting walk is in progress: records below may be charged to either root.
-    moving: bool,
+    pub(super) moving: bool,
 }
 
 #[derive(Default)]

@@ -81,12 +81,15 @@ pub(super) fn is_of_one_turn(one: &Layout, other: &Layout) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other) && one.turn() == other.turn()
 }
 
-/// How a share differs from its master; `None` if it repeats all that it should.
+/// How a share differs from its master; `None` if it repeats all that it should. While a counting
+/// walk `moves` them to another quota, one may be before the other.
 pub(super) fn difference(
     master: &Content,
     partition: u16,
     share: &Content,
+    moves: bool,
 ) -> Option<&'static str> {
+    let quota = if moves { master.quota } else { share.quota };
     // Each share knows what it has been told; both together know the layout.
     let mut layout = master.layout.clone();
     layout.learn(&share.layout);
@@ -96,7 +99,7 @@ pub(super) fn difference(
         Some("has another layout than its directory")
     } else if share.is_live() && !layout.is_active(partition) {
         Some("is none of its directory's")
-    } else if master.repeated() != (Content { state: master.state, ..share.repeated() }) {
+    } else if master.repeated() != (Content { state: master.state, quota, ..share.repeated() }) {
         Some("has another mode, owner, place, name or quota than its directory")
     } else {
         None
@@ -151,9 +154,11 @@ impl Sweep<'_> {
             return;
         }
         let master: Option<Content> = self.get(&key, || format!("directory {dir}"));
+        // With several servers `across` compares quotas, when it has waited.
+        let moves = self.accounts.moving || self.is_one_of_several();
         let wrong = match &master {
             None => Some("is there, but its directory is not"),
-            Some(master) => difference(master, partition, share),
+            Some(master) => difference(master, partition, share, moves),
         };
         if let Some(wrong) = wrong {
             self.find(format!("{} {wrong}", what()));
