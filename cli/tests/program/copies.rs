@@ -148,7 +148,7 @@ fn an_old_copy_of_the_coordinators_directory_is_found_by_a_server_that_knew_the_
     let second = forming.join("second");
     forming.until_sound();
     let (data, old) = (forming.data.path(), forming.data_of("old"));
-    // As a snapshot of the disk has it: the coordinator never begins anew, so that its generation
+    // A snapshot of the disk would be so: the coordinator never begins anew, and its generation
     // says nothing.
     forming.coordinator.signal(Signal::STOP);
     copy(&data, &old);

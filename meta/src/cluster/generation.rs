@@ -230,7 +230,7 @@ impl Own {
                  asks has {its}"
             ));
         }
-        // Which process coordinates is learnt from its leases alone: a copy of the coordinator's
+        // Only leases say which process coordinates: a copy of the coordinator's
         // directory that is started elsewhere gives itself a generation, and must not end the one
         // that everybody keeps to.
         if from != 0 {

@@ -185,7 +185,7 @@ impl Generations {
             if !restored {
                 return Judged::IsOld(is_old(server, shown, newest.number));
             }
-            // Nothing else that this old copy knows of the process before holds.
+            // This old copy knows nothing else of the process before that holds.
             let (place, home) = match life.generation {
                 0 => Default::default(),
                 _ => (life.place.clone(), life.home.clone()),

@@ -294,14 +294,13 @@ pub(super) fn member() -> Member {
 
 pub(super) fn served() -> Member {
     let follows = wire::Term { number: 70_003, run: 70_004 };
-    let last =
-        LastServed(Served {
-            generation: 70_005,
-            follows,
-            follows_at: 70_006,
-            unchecked: true,
-            refused_at: 70_008,
-        });
+    let last = LastServed(Served {
+        generation: 70_005,
+        follows,
+        follows_at: 70_006,
+        unchecked: true,
+        refused_at: 70_008,
+    });
     Member { last, ..member() }
 }
 
