@@ -68,17 +68,17 @@ fn directories_of_a_cluster_are_upgraded_to_its_newest_version() {
     assert_eq!(running.stop(), Some(0));
     let servers = [0, 1].map(|server| dir.join(format!("server-{server}")));
     for server in &servers {
-        assert_eq!(version(server), 9);
+        assert_eq!(version(server), 11);
         // The last program that knew only version 4 wrote the file so; older records are read as
         // they are.
         let about = server.join("pando.json");
         let text = fs::read_to_string(&about).unwrap();
-        fs::write(&about, text.replace("\"version\": 9", "\"version\": 4")).unwrap();
+        fs::write(&about, text.replace("\"version\": 11", "\"version\": 4")).unwrap();
         assert_eq!(version(server), 4);
     }
     let running = serves();
     for server in &servers {
-        assert_eq!(version(server), 9);
+        assert_eq!(version(server), 11);
     }
     let first = running.said.lines().find(|line| line.starts_with("server 0 at ")).unwrap();
     let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();
