@@ -26,8 +26,13 @@ pub(crate) struct Ledger {
     /// Whether nothing was allowed since the last round, so that no server comes to use more.
     is_still: bool,
     /// Whether `is_still` also held before the last round. All answers of it were then true at one
-    /// moment, when it began.
+    /// moment, when it began, if all servers had answered the round before.
     is_of_one_moment: bool,
+    /// Whether all servers have answered the last round. One that has not may come to use more
+    /// during the next.
+    is_whole: bool,
+    /// Whether all had answered the round before that.
+    was_whole: bool,
     /// Whether some server has not received the current roots yet.
     is_behind: bool,
 }
@@ -54,6 +59,8 @@ impl Ledger {
             is_over: true,
             is_still: false,
             is_of_one_moment: false,
+            is_whole: false,
+            was_whole: false,
             is_behind: false,
         }
     }
@@ -95,7 +102,9 @@ impl Ledger {
             return Next::Answer(Room::Allowed(allowed));
         }
         // Usage that one server released may have been taken by another in the middle of a round.
-        if !heard_since || !self.is_of_one_moment {
+        // While a server stays silent, nobody waits for it.
+        let is_back = self.is_whole && !self.was_whole;
+        if !heard_since || !self.is_of_one_moment || is_back {
             return Next::Gather;
         }
         let known = used.is_some() && all.is_some() && !self.is_behind;
@@ -127,6 +136,7 @@ impl Ledger {
         self.round = round;
         self.is_over = false;
         self.is_of_one_moment = self.is_still;
+        self.was_whole = self.is_whole;
     }
 
     /// Ends a round with the usage that servers have reported. A server that has not answered keeps
@@ -142,6 +152,7 @@ impl Ledger {
                 *holder = Some(Allowed { round, amounts: (*used).into() });
             }
         }
+        self.is_whole = used.len() == self.holders.len();
         self.is_over = true;
         self.is_still = true;
     }

@@ -324,6 +324,31 @@ fn of_two_limits_only_those_that_are_there_are_looked_at() {
 }
 
 #[test]
+fn nobody_is_refused_for_what_a_server_took_that_was_silent_before() {
+    let mut ledger = Ledger::new(2, record(), 0);
+    let ask = |round, used| {
+        let (used, more) = (entries(used).into(), entries(5).into());
+        AskRoom { root: root().0, round, used, more }
+    };
+    ledger.begin(1);
+    ledger.end(1, &[(0, entries(10))], false);
+    // Server 1 still has what it was allowed before, and takes what server 0 releases in the middle
+    // of the round: 30 of both are used at any moment.
+    ledger.begin(2);
+    ledger.end(2, &[(0, entries(10)), (1, entries(30))], false);
+    assert_eq!(ledger.ask(0, &ask(2, 10), 1), Next::Gather);
+    ledger.begin(3);
+    ledger.end(3, &[(0, entries(5)), (1, entries(30))], false);
+    let Next::Answer(Room::Allowed(_)) = ledger.ask(0, &ask(3, 5), 2) else { panic!("no room") };
+    // Nobody waits for a server that stays silent.
+    ledger.begin(4);
+    ledger.end(4, &[(0, entries(10))], false);
+    ledger.begin(5);
+    ledger.end(5, &[(0, entries(10))], false);
+    assert_eq!(ledger.ask(0, &ask(5, 10), 4), Next::Answer(Room::Full));
+}
+
+#[test]
 fn nobody_is_refused_while_a_server_has_not_heard_of_all_roots() {
     let mut ledger = Ledger::new(1, record(), 0);
     let used = entries(LIMIT);
