@@ -12,8 +12,8 @@
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use base::FsError;
-use client::{Client, Error, OpenOptions};
+use base::{Cred, FsError};
+use client::{Client, Error, FileSystem, OpenOptions};
 use lab::{
     check::{
         self,
@@ -367,4 +367,35 @@ fn crashes_find_what_is_wrong() -> anyhow::Result<()> {
         println!("{bug:?}: {}", found.with_context(|| format!("{bug:?}"))?);
     }
     Ok(())
+}
+
+#[test]
+fn nothing_is_called_damaged_before_all_servers_have_reported_their_directories() {
+    let plan = Plan { trash: false, ..steps::plan(SERVERS, Durability::Relaxed) };
+    let played = steps::run(plan, None, 10 * PATIENCE, async |world| {
+        let client = world.connect("looks").await?.client;
+        let NodeRef::Dir(root) = client.resolve("/").await? else { bail!("a directory") };
+        // Server 2 makes the directory, and server 1 has its record.
+        let (parent, id) = world.name_on(&client, root.id, 2);
+        let path = format!("{parent}/{}", world.name_on(&client, id, 1).0);
+        client.mkdir(&parent, 0o755).await?;
+        client.mkdir(&path, 0o755).await?;
+        let node = client.resolve(&path).await?;
+        client.rmdir(&path).await?;
+        client.sync().await?;
+        let (one, two) = (&world.hosts()[1], &world.hosts()[2]);
+        two.crash(false);
+        one.crash(true);
+        one.start()?;
+        let cred = Cred::ROOT;
+        let mut asks = std::pin::pin!(FileSystem::xattrs(&client, &cred, &node));
+        let early = timeout(Duration::from_secs(4), &mut asks).await;
+        ensure!(early.is_err(), "server 2 may still report it: {early:?}");
+        two.start()?;
+        let asked = timeout(PATIENCE, asks).await;
+        let asked = asked.context("it is never answered")?;
+        ensure!(asked == Err(FsError::Stale.into()), "{asked:?}");
+        Ok(())
+    });
+    played.unwrap();
 }

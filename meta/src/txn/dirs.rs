@@ -263,9 +263,14 @@ impl Txn<'_> {
     }
 
     /// The fault for records that do not fit together. Those of several servers may not be of one
-    /// moment: then all are read anew. Otherwise they are damaged, which `report` says.
+    /// moment, and some may be missing for a while: then all are read anew. Otherwise they are
+    /// damaged, which `report` says.
     pub(crate) fn unfit(&self, report: impl FnOnce()) -> Fault {
         if self.is_remote() && self.with_remote(Remote::mark_torn) {
+            return Fault::Retry(Retry::Busy);
+        }
+        // After a power failure a directory may be missing that another server still has to report.
+        if self.shared.early_mkdirs.are_unheard() {
             return Fault::Retry(Retry::Busy);
         }
         report();
