@@ -23,8 +23,14 @@ pub const XATTR_NAMES_BYTES_MAX: usize = 65_536;
 pub const XATTRS_BYTES_MAX: usize = 262_144;
 /// Extended attributes up to this size rest in the file's own record.
 pub const XATTRS_EMBEDDED_BYTES_MAX: usize = 512;
-/// Contents up to this size rest in the entry, unless the file system was formatted otherwise.
+/// Contents up to this size rest in the entry, unless the file system says less.
 pub const INLINE_BYTES_MAX: u32 = 4096;
+/// The longest contents that a file system can keep with its metadata: those that do not rest in
+/// the entry are in the record of their chunk.
+pub const SMALL_BYTES_MAX: u32 = 64 << 10;
+/// Contents up to this size are kept with the metadata, unless the file system was formatted
+/// otherwise.
+pub const SMALL_BYTES_DEFAULT: u32 = 16 << 10;
 /// A chunk of a file: what one `B` record describes, and the largest block.
 pub const CHUNK_BYTES: u32 = 4 << 20;
 /// The largest file: chunk numbers are 32 bits wide, and the one after the last chunk is a number
@@ -59,6 +65,14 @@ pub const SHARDS_MAX: u16 = 4096;
 pub const GROUPS_MAX: usize = 65_536;
 
 const _: () = assert!((CHUNK_BYTES as usize) < FRAME_BYTES_MAX, "a block fits in a frame");
+const _: () = assert!(
+    INLINE_BYTES_MAX <= SMALL_BYTES_DEFAULT && SMALL_BYTES_DEFAULT <= SMALL_BYTES_MAX,
+    "what rests in an entry is small"
+);
+const _: () = assert!(
+    SMALL_BYTES_MAX as usize <= EMBEDDED_BYTES_A_WRITE_MAX,
+    "a write carries the contents of a small file"
+);
 const _: () = assert!(
     EMBEDDED_BYTES_A_CHUNK_MAX + EMBEDDED_BYTES_A_WRITE_MAX < FRAME_BYTES_MAX / 4,
     "a chunk's record fits in a frame beside others"

@@ -58,7 +58,7 @@ pub enum FormatError {
     #[error("what the coordinator says of the file system is damaged")]
     Damaged(#[from] base::DecodeError),
     /// The inline maximum is more bytes than an entry may carry.
-    #[error("inline_max={0} is more than {max}", max = base::limits::INLINE_BYTES_MAX)]
+    #[error("inline_max={0} is more than {max}", max = base::limits::SMALL_BYTES_MAX)]
     Inline(u32),
     /// The engine failed.
     #[error(transparent)]
@@ -82,7 +82,7 @@ pub fn format(
         let FormatOptions { servers, shards, .. } = *options;
         return Err(FormatError::Servers { servers, shards });
     }
-    if options.inline_bytes_max > base::limits::INLINE_BYTES_MAX {
+    if options.inline_bytes_max > base::limits::SMALL_BYTES_MAX {
         return Err(FormatError::Inline(options.inline_bytes_max));
     }
     if engine.get(&key::config())?.is_some() {

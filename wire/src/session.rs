@@ -52,7 +52,7 @@ codec! {
         pub hash_key: HashKey,
         /// Default home of a new directory: its own id or its parent's home.
         pub locality: Locality,
-        /// Contents of at most this many bytes are stored in the entry.
+        /// Contents of at most this many bytes are kept with the metadata.
         pub inline_bytes_max: u32,
     }
 }

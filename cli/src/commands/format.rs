@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use base::limits::{INLINE_BYTES_MAX, SHARDS_MAX};
+use base::limits::{SHARDS_MAX, SMALL_BYTES_DEFAULT, SMALL_BYTES_MAX};
 use clap::{ValueEnum, value_parser};
 use store::Compression;
 
@@ -53,7 +53,7 @@ struct Choices {
     #[arg(long, value_name = "URL")]
     blocks: Option<String>,
     /// Keep files of up to this many bytes with their metadata; 0: none.
-    #[arg(long, default_value_t = INLINE_BYTES_MAX, value_name = "BYTES", value_parser = inline_max)]
+    #[arg(long, default_value_t = SMALL_BYTES_DEFAULT, value_name = "BYTES", value_parser = inline_max)]
     inline_max: u32,
     /// Compression of contents that are not kept with their metadata. Blocks that would not become
     /// smaller are stored as they are.
@@ -65,10 +65,10 @@ struct Choices {
 }
 
 /// Parses a size as `pando set inline_max` takes it.
-fn inline_max(text: &str) -> Result<u32, String> {
+pub(crate) fn inline_max(text: &str) -> Result<u32, String> {
     let bytes = crate::values::size(text)?;
-    let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= INLINE_BYTES_MAX);
-    fits.ok_or_else(|| format!("must be 0 to {INLINE_BYTES_MAX} bytes"))
+    let fits = u32::try_from(bytes).ok().filter(|bytes| *bytes <= SMALL_BYTES_MAX);
+    fits.ok_or_else(|| format!("must be 0 to {SMALL_BYTES_MAX} bytes"))
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -100,7 +100,7 @@ pub(crate) fn of_servers(
         servers,
         name,
         blocks: None,
-        inline_max: INLINE_BYTES_MAX,
+        inline_max: SMALL_BYTES_DEFAULT,
         compression: Compression::None,
         locality: Locality::Directory,
     };

@@ -33,9 +33,9 @@ fn a_size_is_taken_with_a_unit() {
     let folder = folder();
     let data = folder.path().join("data");
     let format = ["format", "--data", text(&data), "--inline-max"];
-    let refused = run(&[&format[..], &["5K"]].concat());
+    let refused = run(&[&format[..], &["65K"]].concat());
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("must be 0 to 4096 bytes"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("must be 0 to 65536 bytes"), "{}", stderr(&refused));
     succeed(&[&format[..], &["1K"]].concat());
     let data = Data { folder };
     let server = data.serve(&[]);

@@ -35,7 +35,7 @@ fn settings_are_changed_and_shown_at_a_server() {
     assert_eq!(shown["used.entries"], 1);
     for (setting, rule) in [
         ("nothing=1", "there is no setting nothing; known are inherit, "),
-        ("inline_max=1G", "allowed: 0 to 4K"),
+        ("inline_max=1G", "allowed: 0 to 64K"),
         ("quota.bytes=1X", "X is not a unit; use K, M, G or T"),
         ("trash_days=100000", "allowed: 0 to 36500"),
         ("spread=subsets", "spread needs several servers: one server divides no directory"),

@@ -120,7 +120,7 @@ fn a_wrong_command_line_exits_with_2() {
         &["format"],
         &["format", "--data", "d", "--shards", "0"],
         &["format", "--data", "d", "--shards", "5000"],
-        &["format", "--data", "d", "--inline-max", "4097"],
+        &["format", "--data", "d", "--inline-max", "65537"],
         &["serve", "--data", "d", "--commit-interval", "soon"],
         &["serve", "--data", "d", "--commit-interval", "0s"],
         &["serve", "--data", "d", "--cores", "0"],

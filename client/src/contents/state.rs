@@ -43,6 +43,8 @@ pub(crate) struct FlushSet {
     pub(crate) chunks: Vec<(u32, Vec<Piece>)>,
     /// Offset in the file at which the last piece ends.
     pub(crate) end: u64,
+    /// Length of the file with everything that was written to it until now.
+    pub(crate) size: u64,
     pub(crate) bytes: u64,
     pub(crate) clear_set_id: bool,
     /// When the last of it was written.
@@ -479,7 +481,7 @@ impl Inner {
 
     /// Takes the pieces to send now.
     pub(crate) fn take_flush(&mut self) -> Option<Arc<FlushSet>> {
-        let all = self.wanted > self.sent;
+        let (all, size) = (self.wanted > self.sent, self.size());
         let bytes_before = self.dirty.bytes();
         let end = self.dirty.end();
         let chunks = if all { self.dirty.take() } else { self.dirty.take_full() };
@@ -502,6 +504,7 @@ impl Inner {
             set_sent: AtomicBool::new(false),
             chunks,
             end: if all { end } else { last_end },
+            size,
             bytes: bytes_before - self.dirty.bytes(),
             clear_set_id: mem::take(&mut self.clear_set_id),
             at: self.last_write,

@@ -18,8 +18,8 @@ use std::{
 use base::{
     Access, Attr, BlockId, Cred, FsError, SetAttr,
     limits::{
-        EMBEDDED_BYTES_A_WRITE_MAX, FILE_BYTES_MAX, SLICES_A_WRITE_MAX, WRITE_BLOCKS_BYTES_MAX,
-        WRITE_BLOCKS_MAX,
+        EMBEDDED_BYTES_A_WRITE_MAX, FILE_BYTES_MAX, INLINE_BYTES_MAX, SLICES_A_WRITE_MAX,
+        WRITE_BLOCKS_BYTES_MAX, WRITE_BLOCKS_MAX,
     },
 };
 use bytes::{Bytes, BytesMut};
@@ -396,7 +396,12 @@ impl Client {
     /// Decides what becomes a block and what travels in which request.
     fn plan(&self, set: &FlushSet) -> Plan {
         let welcome = self.welcome();
-        let embedded_max = welcome.fs.inline_bytes_max as usize;
+        // A small file is kept with its metadata. Of others only short pieces are, which would be
+        // rewritten as blocks otherwise.
+        let small_max = welcome.fs.inline_bytes_max;
+        let is_small = set.size <= u64::from(small_max);
+        let embedded_max = if is_small { small_max } else { small_max.min(INLINE_BYTES_MAX) };
+        let embedded_max = embedded_max as usize;
         let mut plan = Plan { puts: Vec::new(), requests: Vec::new(), bytes: 0 };
         let block = |plan: &mut Plan, data: Bytes| {
             let id = BlockId::new(welcome.session, self.core.files.next_block());
@@ -414,7 +419,7 @@ impl Client {
                 let small = |piece: &&Piece| piece.data.len() <= embedded_max;
                 let small_bytes: usize =
                     pieces.iter().filter(small).map(|piece| piece.data.len()).sum();
-                let mut packed = (small_bytes >= PACKED_BYTES_MIN).then(|| {
+                let mut packed = (small_bytes > PACKED_BYTES_MIN).then(|| {
                     let mut all = BytesMut::with_capacity(small_bytes);
                     let small = pieces.iter().filter(small);
                     small.for_each(|piece| all.extend_from_slice(&piece.data));

@@ -116,6 +116,50 @@ async fn small_files_make_no_block_and_large_ones_few() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_small_file_is_kept_with_its_metadata_as_the_file_system_says() {
+    let blocks = store::Blocks::memory();
+    World::run_with(blocks.clone(), async |world| {
+        let root = world.client().await;
+        let stored = async || blocks.list().count().await;
+        root.write("/before", &pattern(0, 20_000)).await.unwrap();
+        assert_eq!(stored().await, 1);
+        root.set_xattr("/", "pando.inline_max", b"64K", XattrMode::Set).await.unwrap();
+        let client = world.client().await;
+        for (number, len) in [(1, 4097), (2, 20_000), (3, 65_536)] {
+            let path = format!("/{number}");
+            client.write(&path, &pattern(number, len)).await.unwrap();
+            assert_eq!(root.read(&path).await.unwrap(), pattern(number, len));
+            let attr = root.stat(&path).await.unwrap();
+            assert_eq!((attr.size, attr.allocated), (len as u64, len as u64));
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(stored().await, 1, "none is made a block later");
+        client.write("/4", &pattern(4, 65_537)).await.unwrap();
+        assert_eq!(stored().await, 2);
+
+        // A piece of a larger file is a block, unless it is short.
+        let large = open(&client, "/4").await;
+        for (at, len, more) in [(100, 4096, 0), (9000, 5000, 1)] {
+            let before = stored().await;
+            large.write_at(at, &pattern(at, len)).await.unwrap();
+            large.flush().await.unwrap();
+            assert_eq!(stored().await - before, more, "{len} bytes");
+        }
+        large.close().await.unwrap();
+
+        // A small file that grows, and is cut.
+        let grows = open(&client, "/2").await;
+        grows.write_at(20_000, &pattern(5, 100_000)).await.unwrap();
+        grows.close().await.unwrap();
+        let both = [pattern(2, 20_000), pattern(5, 100_000)].concat();
+        assert_eq!(root.read("/2").await.unwrap(), both);
+        client.truncate("/2", 10_000).await.unwrap();
+        assert_eq!(root.read("/2").await.unwrap(), both[..10_000]);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_is_sent_when_it_is_a_second_old() {
     World::run(async |world| {
         let (one, two) = (world.client().await, world.client().await);

@@ -15,7 +15,8 @@ use crate::record::{
 
 /// A chunk with more slices than this is rewritten.
 pub(crate) const SLICES_MAX: usize = 32;
-/// A chunk with more embedded bytes than this is rewritten.
+/// A chunk with more embedded bytes than this in several slices is rewritten. One slice is what a
+/// small file is.
 pub(crate) const EMBEDDED_BYTES_MAX: usize = 32 << 10;
 /// Blocks with more than this many times the visible bytes are rewritten, unless they have at most
 /// [`WASTED_BYTES_MAX`].
@@ -93,7 +94,8 @@ pub(crate) fn is_due(record: &ChunkRecord) -> bool {
 }
 
 pub(super) fn has_many_slices(record: &ChunkRecord) -> bool {
-    record.slices.len() > SLICES_MAX || embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
+    let count = record.slices.len();
+    count > SLICES_MAX || count > 1 && embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
 }
 
 /// Whether a chunk shows little of its blocks.

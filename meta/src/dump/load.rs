@@ -100,7 +100,7 @@ impl<'a> Loader<'a> {
                 return Err(LoadError::Exists);
             }
         }
-        let inline = header.inline_bytes_max <= base::limits::INLINE_BYTES_MAX;
+        let inline = header.inline_bytes_max <= base::limits::SMALL_BYTES_MAX;
         if !(1..=SHARDS_MAX).contains(&header.shards) || !inline {
             return Err(LoadError::Invalid("header out of bounds"));
         }

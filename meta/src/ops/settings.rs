@@ -10,7 +10,10 @@
 //! anything but a directory, EBUSY while another quota is being counted, ENOTEMPTY where only an
 //! empty directory can be divided.
 
-use base::{DirId, FsError, Ino, ShardId, Spread, limits::INLINE_BYTES_MAX};
+use base::{
+    DirId, FsError, Ino, ShardId, Spread,
+    limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX},
+};
 use wire::NodeRef;
 
 use super::divide;
@@ -47,7 +50,8 @@ const SETTINGS: &[(&str, Setting)] = &[
 enum Setting {
     /// Whether directories made in a directory inherit its settings.
     Inherit,
-    /// Most bytes of contents that rest in the entry. Of the whole file system, or of a directory.
+    /// Most bytes of contents that are kept with the metadata. Of the whole file system, or of a
+    /// directory: there, of those that rest in the entry.
     InlineMax,
     /// Number of partitions into which a directory is divided.
     LargeDir,
@@ -124,8 +128,10 @@ pub(crate) fn set(
             divide::set(txn, dir, |policy| policy.spread = spread)
         }
         Setting::InlineMax => {
-            let number = value.inline_max().ok_or(FsError::Invalid)?;
-            if dir.id == DirId::ROOT {
+            let is_root = dir.id == DirId::ROOT;
+            let most = if is_root { SMALL_BYTES_MAX } else { INLINE_BYTES_MAX };
+            let number = value.inline_max(most).ok_or(FsError::Invalid)?;
+            if is_root {
                 let inline_bytes_max = number.unwrap_or(txn.shared.config.inline_bytes_max);
                 return txn.set_settings(Settings { inline_bytes_max, ..txn.settings() });
             }
@@ -213,11 +219,11 @@ impl Value {
         }
     }
 
-    fn inline_max(self) -> Option<Option<u32>> {
+    fn inline_max(self, most: u32) -> Option<Option<u32>> {
         match self {
             Value::Removed | Value::None => Some(None),
             Value::Number(number) => {
-                u32::try_from(number).ok().filter(|number| *number <= INLINE_BYTES_MAX).map(Some)
+                u32::try_from(number).ok().filter(|number| *number <= most).map(Some)
             }
             Value::Unlimited | Value::Flag(_) | Value::Spread(_) => None,
         }

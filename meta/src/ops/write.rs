@@ -15,8 +15,8 @@ use base::{
     BlockId, FileKind, FsError, HashMap, HashSet, Ino, Time,
     limits::{
         CHUNK_BYTES, CHUNKS_A_WRITE_MAX, EMBEDDED_BYTES_A_CHUNK_MAX, EMBEDDED_BYTES_A_WRITE_MAX,
-        FILE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX, WRITE_BLOCKS_BYTES_MAX,
-        WRITE_BLOCKS_MAX,
+        FILE_BYTES_MAX, INLINE_BYTES_MAX, SLICES_A_CHUNK_MAX, SLICES_A_WRITE_MAX,
+        WRITE_BLOCKS_BYTES_MAX, WRITE_BLOCKS_MAX,
     },
 };
 use bytes::{Bytes, BytesMut};
@@ -158,9 +158,10 @@ fn check_brought(req: &Write) -> Result<()> {
     if few && all_named { Ok(()) } else { Err(FsError::Invalid.into()) }
 }
 
-/// Most bytes of a file's contents that rest in its entry.
+/// Most bytes of a file's contents that rest in its entry. Longer ones that are kept with the
+/// metadata are in the record of their chunk, so that listings stay short.
 fn inline_max(txn: &Txn<'_>, inode: &Inode) -> u64 {
-    let number = txn.shared.settings().inline_bytes_max;
+    let number = txn.shared.settings().inline_bytes_max.min(INLINE_BYTES_MAX);
     inode.inline_max.0.map_or(number, |own| own.min(number)).into()
 }
 

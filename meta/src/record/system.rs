@@ -108,7 +108,7 @@ impl Record for Origin {}
 
 impl Record for Settings {
     fn is_sound(&self) -> bool {
-        self.inline_bytes_max <= base::limits::INLINE_BYTES_MAX
+        self.inline_bytes_max <= base::limits::SMALL_BYTES_MAX
     }
 }
 

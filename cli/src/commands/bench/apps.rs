@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Round trip that is added for serve-far.
     #[arg(long, default_value = "200us", value_name = "TIME", value_parser = values::rtt)]
     rtt: Duration,
+    /// Bytes up to which serve and serve-far keep files with their metadata, as of `pando format`.
+    #[arg(long, value_name = "BYTES", value_parser = crate::commands::format::inline_max)]
+    inline_max: Option<u32>,
     /// Files and directories of the tree.
     #[arg(
         long, default_value_t = 16_000, value_name = "N",
@@ -129,7 +132,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for own in args.own() {
         let path = folder.path().join(own.name());
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        let made = Place::make(own, &path, args.options.as_deref(), args.rtt);
+        let made = Place::make(own, &path, args.options.as_deref(), (args.rtt, args.inline_max));
         places.push(made.with_context(|| {
             format!("cannot make the place {0}: leave it out with --with", own.name())
         })?);

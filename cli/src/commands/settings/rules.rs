@@ -3,7 +3,7 @@
 //!
 //! The server checks all of it as well, and answers with an errno: what is said here is why.
 
-use base::limits::INLINE_BYTES_MAX;
+use base::limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX};
 
 use super::super::place::Facts;
 
@@ -48,10 +48,12 @@ const RULES: [Rule; 8] = [
     Rule {
         key: "inline_max",
         of: Of::Any,
-        default: "4K, or what was chosen at format",
-        range: "0 to 4K, or none",
-        meaning: "contents of a file up to this many bytes are kept with its metadata; of a \
-                  directory: of files that are made in it, where the file system does not say less",
+        default: "what was chosen at format, 16K as a rule",
+        range: "0 to 64K, of a directory 0 to 4K, or none",
+        meaning: "contents of a file up to this many bytes are kept with its metadata, on the disk \
+                  of the server: one request and one write for a small file, and none to S3. Up to \
+                  4K of them are in the entry. Of a directory: how many are in the entries of files \
+                  that are made in it, where the file system does not say less",
     },
     Rule {
         key: "large_dir",
@@ -158,6 +160,7 @@ pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
         _ => match number(value) {
             Err(why) => return Some(format!("{why}; allowed: {}", rule.range)),
             Ok(number) => match key {
+                "inline_max" if is_root => number <= u64::from(SMALL_BYTES_MAX),
                 "inline_max" => number <= u64::from(INLINE_BYTES_MAX),
                 "large_dir" => number <= u64::from(u16::MAX),
                 "split_threshold" => number >= SPLIT_THRESHOLD_MIN && number <= u64::from(u32::MAX),
@@ -207,7 +210,8 @@ mod tests {
         says("quota.bytes", "1M", &file, "settings belong to directories");
         says("trash_days", "3", &dir, "this setting belongs to the whole file system");
         says("trash_days", "100000", &root, "0 to 36500");
-        says("inline_max", "1G", &dir, "0 to 4K");
+        says("inline_max", "1G", &root, "0 to 64K");
+        says("inline_max", "8K", &dir, "of a directory 0 to 4K");
         says("split_threshold", "7", &dir, "8 or more");
         says("spread", "wide", &dir, "extendible, subsets or none");
         says("inherit", "1", &dir, "yes or no");
@@ -224,6 +228,7 @@ mod tests {
             assert_eq!(broken(key, value, &dir), None, "{key}={value}");
         }
         assert_eq!(broken("trash_days", "36500", &root), None);
+        assert_eq!(broken("inline_max", "64K", &root), None);
     }
 
     #[test]

@@ -340,7 +340,7 @@ fn nobody_is_refused_for_what_a_server_took_that_was_silent_before() {
     ledger.begin(3);
     ledger.end(3, &[(0, entries(5)), (1, entries(30))], false);
     let Next::Answer(Room::Allowed(_)) = ledger.ask(0, &ask(3, 5), 2) else { panic!("no room") };
-    // Nobody waits for a server that stays silent.
+    // A server that stays silent is not waited for.
     ledger.begin(4);
     ledger.end(4, &[(0, entries(10))], false);
     ledger.begin(5);

@@ -92,7 +92,7 @@ impl Place {
         own: Own,
         path: &Path,
         options: Option<&str>,
-        rtt: Duration,
+        (rtt, inline_max): (Duration, Option<u32>),
     ) -> anyhow::Result<Place> {
         let root = path.join("mount");
         fs::create_dir(&root)?;
@@ -101,8 +101,8 @@ impl Place {
             Own::Null => (Made::Null(NullMount::with_contents(&root, IoUring::Off)?), None),
             Own::NullIoUring => (Made::Null(NullMount::with_contents(&root, IoUring::On)?), None),
             Own::Up => up(path, &root, options)?,
-            Own::Serve => serve(path, &root, options, Duration::ZERO)?,
-            Own::ServeFar => serve(path, &root, options, rtt)?,
+            Own::Serve => serve(path, &root, options, (Duration::ZERO, inline_max))?,
+            Own::ServeFar => serve(path, &root, options, (rtt, inline_max))?,
         };
         let gauge = token.map(|(address, token)| Asked::of(address, &token)).transpose()?;
         Ok(Place { name: own.name().to_owned(), root, gauge, made })
@@ -197,11 +197,14 @@ fn serve(
     path: &Path,
     root: &Path,
     options: Option<&str>,
-    rtt: Duration,
+    (rtt, inline_max): (Duration, Option<u32>),
 ) -> anyhow::Result<WithServer> {
     let data = path.join("data");
     let mut others = Others::default();
-    ended_well(pando(["format", "--data"])?.arg(&data))?;
+    let mut format = pando(["format", "--data"])?;
+    format.arg(&data);
+    format.args(inline_max.iter().map(|bytes| format!("--inline-max={bytes}")));
+    ended_well(&mut format)?;
     let mut command = pando(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--data"])?;
     others.processes.push(started(command.arg(&data), SERVING)?);
     let (address, token) = (address(&data)?, data.join("admin.token"));
