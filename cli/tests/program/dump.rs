@@ -95,7 +95,7 @@ fn a_dump_of_a_cluster_is_loaded_into_one_server_and_into_others() {
     for file in 0..40 {
         fs::create_dir(at(&format!("a/{file}"))).unwrap();
         fs::write(at(&format!("a/{file}/small")), format!("small {file}")).unwrap();
-        fs::write(at(&format!("a/b/{file}")), vec![file; 9000]).unwrap();
+        fs::write(at(&format!("a/b/{file}")), vec![file; 20_000]).unwrap();
         fs::hard_link(at(&format!("a/{file}/small")), at(&format!("a/b/c/link {file}"))).unwrap();
     }
     fs::create_dir(at("divided")).unwrap();

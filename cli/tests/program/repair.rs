@@ -61,7 +61,7 @@ fn all_files_that_have_lost_contents_are_named_when_that_is_asked() {
     let dir = mount.0.join("dir");
     fs::create_dir(&dir).unwrap();
     for file in 0..1100 {
-        fs::write(dir.join(format!("file{file}")), [b'x'; 5000]).unwrap();
+        fs::write(dir.join(format!("file{file}")), [b'x'; 20_000]).unwrap();
     }
     fs::File::open(&dir).unwrap().sync_all().unwrap();
     rustix::fs::sync();
