@@ -118,16 +118,15 @@ fn admit(
         return Ok(Admission::Admitted(state.roster.generations.of(from)));
     }
     let end = |reason: String| {
-        shared.halt(Problem { reason: reason.clone(), full: false });
+        shared.halt(Problem::because(reason.clone()));
         Err(Fault::Refused(reason))
     };
-    let term = state.term();
-    if let Some(reason) = generations::another(term, req.life.follows, from) {
+    let (term, follows, at) = (state.term(), req.life.follows, req.life.follows_at);
+    if let Some(reason) = generations::another(term, follows, from) {
         return end(reason);
     }
     // A server that has kept to no coordinator since may know more than the old copy.
-    let restored = req.life.follows.number < state.roster.generations.restored_in();
-    let (follows, at) = (req.life.follows, req.life.follows_at);
+    let restored = follows.number < state.roster.generations.restored_in();
     if follows.number < term.number && at > shared.position_at_start && !restored {
         return end(generations::lacks(from, at, shared.position_at_start));
     }
@@ -196,14 +195,13 @@ fn hear(shared: &Shared, state: &mut State, from: u16, req: &Heartbeat) -> Resul
         state.store_for(shared)?;
         tracing::info!(server = from, "a server has stopped");
     }
-    let positions = state.roster.generations.positions();
-    let (stored, since) = &mut state.positions_stored;
-    if now - *since >= POSITIONS_PERIOD && *stored != positions {
-        (*stored, *since) = (positions, now);
-        // Older positions in the roster find older copies only: this need not be stable.
-        shared.sync.writing();
-        shared.engine.write(state.to_batch())?;
-        shared.sync.written();
+    if now - state.positions_stored.1 >= POSITIONS_PERIOD {
+        let positions = state.roster.generations.positions();
+        if positions != state.positions_stored.0 {
+            state.positions_stored = (positions, now);
+            // Older positions in the roster find older copies only: this need not be stable.
+            shared.put(state.to_batch())?;
+        }
     }
     Ok(!req.life.resigns)
 }

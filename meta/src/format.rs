@@ -9,8 +9,8 @@ use store::{Batch, Engine};
 use wire::Joined;
 
 use crate::{
-    cluster::member::{LastServed, Member},
-    coordinator::roster::{Roster, no_map},
+    cluster::member::Member,
+    coordinator::roster::Roster,
     record::{
         Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,
         system::Reserved,
@@ -107,13 +107,7 @@ pub fn format(
         .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
     if options.servers > 1 {
         let member = random.next();
-        let first = Member {
-            server: 0,
-            servers: options.servers,
-            member,
-            map: no_map(),
-            last: LastServed::default(),
-        };
+        let first = Member::new(0, options.servers, member);
         batch.put(&key::member(), &first.to_record());
         batch.put(&key::roster(), &Roster::new(member).to_record());
     }
@@ -175,13 +169,7 @@ pub fn format_joined(
         return Err(FormatError::Exists);
     }
     let mut batch = of_every_server(config.shards, &joined.config);
-    let member = Member {
-        server: joined.server,
-        servers,
-        member,
-        map: no_map(),
-        last: LastServed::default(),
-    };
+    let member = Member::new(joined.server, servers, member);
     batch.put(&key::member(), &member.to_record());
     engine.write(batch)?;
     Ok(engine.sync()?)

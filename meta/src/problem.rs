@@ -37,6 +37,11 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// A problem other than a full disk.
+    pub(crate) fn because(reason: String) -> Problem {
+        Problem { reason, full: false }
+    }
+
     /// Blocks could not be made stable.
     pub(crate) fn of_blocks(error: &store::BlocksError) -> Problem {
         let full = match error {

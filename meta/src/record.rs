@@ -13,6 +13,7 @@ pub(crate) mod located;
 pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod system;
+pub(crate) mod tail;
 
 use base::{Decode, DecodeError, Encode, Reader};
 use bytes::Bytes;

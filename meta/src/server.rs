@@ -152,6 +152,14 @@ impl Shared {
         true
     }
 
+    /// Writes a batch of the server's own, which is stable soon.
+    pub(crate) fn put(&self, batch: Batch) -> Result<(), store::Error> {
+        self.sync.writing();
+        self.engine.write(batch)?;
+        self.sync.written();
+        Ok(())
+    }
+
     /// Makes everything stable that was written before this call: blocks, and then the records that
     /// name them.
     pub(crate) fn make_stable(&self) -> Result<(), Problem> {

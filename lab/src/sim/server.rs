@@ -174,27 +174,39 @@ impl Host {
     pub fn copy(&self, with_unsynced: bool) -> Host {
         let before = &self.inner;
         let machine = before.machine + COPIES;
-        Host {
-            inner: Rc::new(Inner {
-                server: before.server,
-                engine: Arc::new(before.engine.copy(with_unsynced)),
-                blocks: before.blocks.clone(),
-                plan: before.plan.clone(),
-                bug: before.bug,
-                network: before.network.clone(),
-                clock: Arc::clone(&before.clock),
-                random: before.random.stream(&format!("copy {machine}")),
-                disk_random: before.random.stream(&format!("disk copy {machine}")),
-                disk_ms_slow: Arc::default(),
-                trace: before.trace.clone(),
-                running: RefCell::default(),
-                free: Arc::new(AtomicU64::new(u64::MAX)),
-                away: Cell::default(),
-                kept_all: Cell::default(),
-                counters: RefCell::default(),
-                machine,
-                word: Cell::default(),
-            }),
+        let disk = (Arc::new(before.engine.copy(with_unsynced)), before.blocks.clone());
+        let inner = self.beside((before.server, machine), disk, &format!("copy {machine}"));
+        Host { inner: Rc::new(inner) }
+    }
+
+    /// Another machine of the same world, with these stores. `label` tells its random numbers from
+    /// those of others.
+    fn beside(
+        &self,
+        (server, machine): (u16, u16),
+        (engine, blocks): (Arc<MemoryEngine>, Blocks),
+        label: &str,
+    ) -> Inner {
+        let before = &self.inner;
+        Inner {
+            server,
+            engine,
+            blocks,
+            plan: before.plan.clone(),
+            bug: before.bug,
+            network: before.network.clone(),
+            clock: Arc::clone(&before.clock),
+            random: before.random.stream(label),
+            disk_random: before.random.stream(&format!("disk {label}")),
+            disk_ms_slow: Arc::default(),
+            trace: before.trace.clone(),
+            running: RefCell::default(),
+            free: Arc::new(AtomicU64::new(u64::MAX)),
+            away: Cell::default(),
+            kept_all: Cell::default(),
+            counters: RefCell::default(),
+            machine,
+            word: Cell::default(),
         }
     }
 
@@ -269,31 +281,15 @@ impl Host {
         &self,
         server: u16,
         servers: u16,
-        (engine, blocks): (Arc<MemoryEngine>, Blocks),
+        disk: (Arc<MemoryEngine>, Blocks),
     ) -> Host {
-        let before = &self.inner;
-        Host {
-            inner: Rc::new(Inner {
-                server,
-                engine,
-                blocks,
-                plan: Plan { servers, ..before.plan.clone() },
-                bug: None,
-                network: before.network.clone(),
-                clock: Arc::clone(&before.clock),
-                random: before.random.stream(&format!("in its place {server}")),
-                disk_random: before.random.stream(&format!("disk in its place {server}")),
-                disk_ms_slow: Arc::default(),
-                trace: before.trace.clone(),
-                running: RefCell::default(),
-                free: Arc::new(AtomicU64::new(u64::MAX)),
-                away: Cell::default(),
-                kept_all: Cell::default(),
-                counters: RefCell::default(),
-                machine: server,
-                word: Cell::default(),
-            }),
-        }
+        let label = format!("in its place {server}");
+        let inner = Inner {
+            plan: Plan { servers, ..self.inner.plan.clone() },
+            bug: None,
+            ..self.beside((server, server), disk, &label)
+        };
+        Host { inner: Rc::new(inner) }
     }
 
     /// Formats the machine as a member of the cluster.

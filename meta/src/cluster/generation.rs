@@ -13,13 +13,14 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{Challenge, PeerHello, Term};
 
-use super::{Word, member::Served};
+use super::{
+    Word,
+    member::{Member, Served},
+};
 use crate::{
     Problem,
     bugs::{Bug, Planted},
 };
-
-use super::member::Member;
 
 /// Generations, as this process knows them.
 pub(crate) struct Own {
@@ -267,15 +268,7 @@ impl Own {
     /// The reason to end, when a process of this server has a newer generation.
     pub(crate) fn is_outdated(&self, newest: u64) -> Option<Problem> {
         let own = self.generation();
-        (own > 0 && newest > own).then(|| Problem {
-            reason: format!(
-                "a newer process of server {} has begun, with generation {newest}; this one has \
-                 {own}. A copy of this data directory, or its disk, is served elsewhere. Go on \
-                 there, and do not start this directory again",
-                self.me
-            ),
-            full: false,
-        })
+        (own > 0 && newest > own).then(|| Problem::because(is_outdated(self.me, own, newest)))
     }
 
     /// The part of these facts that the next process of this directory must know.
@@ -289,4 +282,13 @@ impl Own {
             refused_at: self.refused_at().unwrap_or(0),
         }
     }
+}
+
+/// The reason why a process of `server` ends that has generation `its`.
+pub(crate) fn is_outdated(server: u16, its: u64, newest: u64) -> String {
+    format!(
+        "a newer process of server {server} has begun, with generation {newest}; this one has \
+         {its}. A copy of this data directory, or its disk, is served elsewhere. Go on there, and \
+         do not start this directory again"
+    )
 }

@@ -36,9 +36,7 @@ pub(crate) async fn take_lease(
         Some(Ok(ring)) => {
             let mut batch = Batch::default();
             batch.put(&key::key_ring(), &ring.to_record());
-            shared.sync.writing();
-            shared.engine.write(batch).map_err(failed)?;
-            shared.sync.written();
+            shared.put(batch).map_err(failed)?;
             tracing::info!(newest = ring.newest, revoked = ring.revoked.len(), "another key ring");
             shared.keys.set(ring);
         }
@@ -68,9 +66,7 @@ pub(crate) async fn take_lease(
         Some(Ok(settings)) => {
             let mut batch = Batch::default();
             batch.put(&key::settings(), &settings.to_record());
-            shared.sync.writing();
-            shared.engine.write(batch).map_err(failed)?;
-            shared.sync.written();
+            shared.put(batch).map_err(failed)?;
             shared.set_settings(settings);
             tracing::info!(?settings, "the settings of the file system have changed");
         }
@@ -117,7 +113,7 @@ fn is_admitted(shared: &Shared, cluster: &Cluster, lease: &Lease) -> Result<bool
                 cluster.store_served(shared)?;
                 shared.make_stable()?;
             }
-            return Err(Problem { reason: reason.clone(), full: false });
+            return Err(Problem::because(reason.clone()));
         }
     };
     if own.takes(generation) | follows_anew {
@@ -144,9 +140,6 @@ impl Cluster {
         }
         let mut batch = Batch::default();
         batch.put(&key::member(), &self.to_member().to_record());
-        shared.sync.writing();
-        shared.engine.write(batch).map_err(|error| Problem::of(&error))?;
-        shared.sync.written();
-        Ok(())
+        shared.put(batch).map_err(|error| Problem::of(&error))
     }
 }

@@ -1,9 +1,9 @@
 //! The membership of a server, as it is stored.
 
-use base::{ClusterMap, Decode, DecodeError, Encode, Reader, codec};
+use base::{ClusterMap, Decode, DecodeError, Encode, Epoch, Reader, codec};
 use wire::Term;
 
-use crate::record::Record;
+use crate::record::{Record, tail};
 
 codec! {
     /// The membership of a server in its cluster, as stored when it last changed.
@@ -46,28 +46,28 @@ codec! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct LastServed(pub(crate) Served);
 
-/// The tag before the value.
-const TAG: u8 = 1;
-
 impl Encode for LastServed {
     fn encode(&self, out: &mut Vec<u8>) {
-        if self.0 != Served::default() {
-            out.push(TAG);
-            self.0.encode(out);
-        }
+        tail::encode(Some(&self.0).filter(|served| **served != Served::default()), out);
     }
 }
 
 impl Decode for LastServed {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        if input.is_empty() {
-            return Ok(LastServed::default());
-        }
-        match u8::decode(input)? {
-            TAG => Ok(LastServed(Served::decode(input)?)),
-            tag => Err(DecodeError::Tag { what: "end of a record", tag }),
-        }
+        Ok(LastServed(tail::decode(input)?.unwrap_or_default()))
     }
 }
 
 impl Record for Member {}
+
+impl Member {
+    /// A server of a cluster that has not served yet.
+    pub(crate) fn new(server: u16, servers: u16, member: u64) -> Member {
+        Member { server, servers, member, map: no_map(), last: LastServed::default() }
+    }
+}
+
+/// The map of a cluster that is not complete: no server has any shard.
+pub(crate) fn no_map() -> ClusterMap {
+    ClusterMap { epoch: Epoch(0), servers: Vec::new(), shards: Vec::new() }
+}

@@ -16,7 +16,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use wire::{Life, Term};
 
-use crate::bugs::{Bug, Planted};
+use crate::{
+    bugs::{Bug, Planted},
+    cluster::generation::is_outdated,
+    record::tail,
+};
 
 /// Added to the generation of a coordinator that is an old copy: above all that it gave before.
 pub(super) const FAR: u64 = 1 << 32;
@@ -56,27 +60,15 @@ codec! {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Generations(pub(crate) Vec<Generation>);
 
-/// The tag before the list.
-const TAG: u8 = 1;
-
 impl Encode for Generations {
     fn encode(&self, out: &mut Vec<u8>) {
-        if !self.0.is_empty() {
-            out.push(TAG);
-            self.0.encode(out);
-        }
+        tail::encode(Some(&self.0).filter(|all| !all.is_empty()), out);
     }
 }
 
 impl Decode for Generations {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        if input.is_empty() {
-            return Ok(Generations::default());
-        }
-        match u8::decode(input)? {
-            TAG => Ok(Generations(Vec::decode(input)?)),
-            tag => Err(DecodeError::Tag { what: "end of a record", tag }),
-        }
+        Ok(Generations(tail::decode(input)?.unwrap_or_default()))
     }
 }
 
@@ -322,14 +314,6 @@ fn in_two_runs(server: u16, number: u64) -> String {
     )
 }
 
-fn is_outdated(server: u16, its: u64, newest: u64) -> String {
-    format!(
-        "a newer process of server {server} has begun, with generation {newest}; this one has \
-         {its}. A copy of this data directory, or its disk, is served elsewhere. Go on there, and \
-         do not start this directory again"
-    )
-}
-
 fn behind(server: u16, life: &Life, newest: &Generation) -> String {
     format!(
         "this data directory of server {server} is an old copy: it ends at position {} in \
@@ -358,18 +342,11 @@ mod tests {
 
     fn life(place: &'static str) -> Life {
         Life {
-            generation: 0,
-            stored: 0,
             place: Bytes::from_static(place.as_bytes()),
             home: Bytes::from_static(place.rsplit(' ').next().unwrap().as_bytes()),
             position: 0,
             alone_ms: u64::try_from(ALONE.as_millis()).unwrap(),
-            replaces: false,
-            restored: false,
-            unchecked: false,
-            resigns: false,
-            follows: Term::default(),
-            follows_at: 0,
+            ..crate::coordinator::tests::life(place)
         }
     }
 

@@ -139,11 +139,6 @@ pub(crate) fn dealt(shard: ShardId, servers: u16) -> u16 {
     shard.0 % servers
 }
 
-/// The map of a cluster that is not complete: no server has any shard.
-pub(crate) fn no_map() -> ClusterMap {
-    ClusterMap { epoch: Epoch(0), servers: Vec::new(), shards: Vec::new() }
-}
-
 fn number(at: usize) -> u16 {
     u16::try_from(at)
         .expect("there are at most as many members as servers, which are counted by u16")
@@ -152,6 +147,7 @@ fn number(at: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::member::no_map;
 
     fn join(member: u64) -> Join {
         Join { address: format!("host{member}:1"), member }

@@ -61,7 +61,13 @@ fn formatted(servers: u16) -> Arc<MemoryEngine> {
 }
 
 fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server, OpenError> {
-    let cluster = cluster.then(|| ClusterOptions {
+    let cluster = cluster.then(member_options);
+    open_with(engine, ServerOptions { cluster, ..ServerOptions::simulated("a:1") })
+}
+
+/// The options of a server that reaches no other, and has no time without a lease.
+fn member_options() -> ClusterOptions {
+    ClusterOptions {
         dial: Arc::new(Nowhere),
         coordinators: Vec::new(),
         lease: LEASE,
@@ -70,8 +76,7 @@ fn open(engine: &Arc<MemoryEngine>, cluster: bool) -> std::result::Result<Server
         kept_all: true,
         place: place("a:1"),
         word: Word::default(),
-    });
-    open_with(engine, ServerOptions { cluster, ..ServerOptions::simulated("a:1") })
+    }
 }
 
 /// The time of the test.
@@ -315,19 +320,7 @@ async fn a_lease_ends_while_the_machine_sleeps() {
     let (clock, awake) = (slept.clone(), time());
     let awake_or_not =
         Arc::new(move || awake() + Duration::from_secs(clock.load(Ordering::Relaxed)));
-    let (dial, coordinators) = (Arc::new(Nowhere), Vec::new());
-    let (lease, alone) = (LEASE, Duration::ZERO);
-    let (place, word) = (place("a:1"), Word::default());
-    let cluster = ClusterOptions {
-        dial,
-        coordinators,
-        lease,
-        alone,
-        awake_or_not,
-        kept_all: true,
-        place,
-        word,
-    };
+    let cluster = ClusterOptions { awake_or_not, ..member_options() };
     let options = ServerOptions { cluster: Some(cluster), ..ServerOptions::simulated("a:1") };
     let server = open_with(&formatted(2), options).unwrap();
     let cluster = server.shared.cluster.as_ref().unwrap();

@@ -13,8 +13,8 @@ use store::{Batch, Engine};
 
 use super::file::Header;
 use crate::{
-    cluster::member::{LastServed, Member},
-    coordinator::roster::{Roster, dealt, no_map},
+    cluster::member::Member,
+    coordinator::roster::{Roster, dealt},
     reclaim::notes::chunk_of,
     record::{
         Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
@@ -196,9 +196,7 @@ impl<'a> Loader<'a> {
         for (server, target) in (0..servers).zip(&self.targets).rev() {
             let mut batch = Batch::new();
             if servers > 1 {
-                let member = members[usize::from(server)];
-                let member =
-                    Member { server, servers, member, map: no_map(), last: LastServed::default() };
+                let member = Member::new(server, servers, members[usize::from(server)]);
                 batch.put(&key::member(), &member.to_record());
                 if server == 0 {
                     batch.put(&key::roster(), &Roster::of(&members).to_record());

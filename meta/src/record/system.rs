@@ -5,7 +5,7 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::Record;
+use super::{Record, tail};
 
 codec! {
     /// The file system as it was formatted.
@@ -52,9 +52,6 @@ codec! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TrashSetting(pub(crate) Option<Trash>);
 
-/// The tag before the value.
-const TRASH_TAG: u8 = 1;
-
 codec! {
     /// The trash: for how long it keeps what is removed, and its directory.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,22 +66,13 @@ codec! {
 
 impl Encode for TrashSetting {
     fn encode(&self, out: &mut Vec<u8>) {
-        if let Some(trash) = &self.0 {
-            out.push(TRASH_TAG);
-            trash.encode(out);
-        }
+        tail::encode(self.0.as_ref(), out);
     }
 }
 
 impl Decode for TrashSetting {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        if input.is_empty() {
-            return Ok(TrashSetting(None));
-        }
-        match u8::decode(input)? {
-            TRASH_TAG => Ok(TrashSetting(Some(Trash::decode(input)?))),
-            tag => Err(DecodeError::Tag { what: "end of a record", tag }),
-        }
+        Ok(TrashSetting(tail::decode(input)?))
     }
 }
 

@@ -125,9 +125,7 @@ fn time(shared: &Shared, ran: Duration) -> std::result::Result<Option<i64>, stor
         Some(sec) => batch.put(&key::lived(), &Lived { sec }.to_record()),
         None => batch.delete(&key::lived()),
     }
-    shared.sync.writing();
-    shared.engine.write(batch)?;
-    shared.sync.written();
+    shared.put(batch)?;
     // With 0 days the trash is emptied at once.
     let empties = kept.is_some_and(|trash| trash.days == 0);
     Ok(if empties { Some(wall) } else { time })

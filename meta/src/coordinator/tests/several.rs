@@ -57,18 +57,15 @@ impl Node {
     ) -> Node {
         let address = options.address.clone();
         let coordinators = coordinators.iter().map(|to| (*to).to_owned()).collect();
-        let (dial, awake_or_not) = (pipes.clone(), time());
-        let (lease, alone) = (LEASE, ALONE);
-        let (place, word) = (place(&format!("{:p}", Arc::as_ptr(engine))), Word::default());
+        let place = place(&format!("{:p}", Arc::as_ptr(engine)));
+        let dial = pipes.clone();
         let cluster = ClusterOptions {
             dial,
             coordinators,
-            lease,
-            alone,
-            awake_or_not,
+            alone: ALONE,
             kept_all,
             place,
-            word,
+            ..member_options()
         };
         let options = ServerOptions { cluster: Some(cluster), ..options };
         let server = open_with(engine, options).unwrap();
