@@ -22,6 +22,12 @@ use crate::{
     bugs::{Bug, Planted},
 };
 
+/// Interval at which a server stores how far the coordinator's stable data have come, and by how
+/// many writes they must have come further: what both store for this must not make the other one
+/// store it again.
+const FOLLOWS_PERIOD: Duration = Duration::from_secs(10);
+const FOLLOWS_STEP: u64 = 16;
+
 /// Generations, as this process knows them.
 pub(crate) struct Own {
     me: u16,
@@ -38,6 +44,8 @@ pub(crate) struct Own {
     refused_at: AtomicU64,
     /// The coordinator that this process keeps to, and how far that one's stable data have come.
     follows: Mutex<(Term, u64)>,
+    /// The position in `follows` that this server's directory has, and since when.
+    follows_kept: Mutex<(u64, Instant)>,
     word: Word,
     unchecked: AtomicBool,
     resigned: AtomicBool,
@@ -76,6 +84,7 @@ impl Own {
             stored: AtomicU64::new(stored),
             refused_at: AtomicU64::new(refused_at),
             follows: Mutex::new(follows),
+            follows_kept: Mutex::new((follows.1, Instant::now())),
             word,
             unchecked: AtomicBool::new(unchecked || word.restored),
             resigned: AtomicBool::new(false),
@@ -210,6 +219,18 @@ impl Own {
         (true, true)
     }
 
+    /// Whether the directory should be told how far the coordinator's stable data have come: after
+    /// a crash of all servers an old copy of its directory is found by that.
+    pub(super) fn should_keep_follows(&self) -> bool {
+        let at = self.follows.lock().1;
+        let mut kept = self.follows_kept.lock();
+        let should = kept.1.elapsed() >= FOLLOWS_PERIOD && at >= kept.0 + FOLLOWS_STEP;
+        if should {
+            *kept = (at, Instant::now());
+        }
+        should
+    }
+
     /// Judges a server that has proven its hello.
     pub(crate) fn meets(&self, hello: &PeerHello, bugs: Planted) -> Met {
         let (own, from) = (self.generation(), hello.from);
@@ -291,4 +312,24 @@ pub(crate) fn is_outdated(server: u16, its: u64, newest: u64) -> String {
          {its}. A copy of this data directory, or its disk, is served elsewhere. Go on there, and \
          do not start this directory again"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn how_far_the_coordinator_is_gets_stored_now_and_then() {
+        let own = Own::new(&Member::new(1, 2, 7), 3, Word::default(), None);
+        let coordinator = Term { number: 1, run: 5 };
+        assert_eq!(own.keeps_to(coordinator, 100), (true, true));
+        assert!(!own.should_keep_follows(), "too soon");
+        tokio::time::sleep(FOLLOWS_PERIOD).await;
+        assert!(own.should_keep_follows() && !own.should_keep_follows());
+        tokio::time::sleep(FOLLOWS_PERIOD).await;
+        own.keeps_to(coordinator, 100 + FOLLOWS_STEP - 1);
+        assert!(!own.should_keep_follows(), "so little may be what storing it costs");
+        own.keeps_to(coordinator, 100 + FOLLOWS_STEP);
+        assert!(own.should_keep_follows());
+    }
 }

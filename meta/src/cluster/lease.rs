@@ -121,6 +121,9 @@ fn is_admitted(shared: &Shared, cluster: &Cluster, lease: &Lease) -> Result<bool
         // The coordinator is told that the directory has the generation: no older copy gets one.
         shared.make_stable()?;
         own.is_stored();
+    } else if own.should_keep_follows() {
+        // An older position finds older copies only: this need not be stable.
+        cluster.store_served(shared)?;
     }
     for (server, generation) in (0..).zip(&lease.generations) {
         own.knows(server, *generation);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use base::{HashSet, Ino};
+use base::{HashSet, Ino, limits::SMALL_BYTES_MAX};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use wire::SliceSource;
@@ -94,8 +94,11 @@ pub(crate) fn is_due(record: &ChunkRecord) -> bool {
 }
 
 pub(super) fn has_many_slices(record: &ChunkRecord) -> bool {
-    let count = record.slices.len();
-    count > SLICES_MAX || count > 1 && embedded_bytes(&record.slices) > EMBEDDED_BYTES_MAX
+    let (count, embedded) = (record.slices.len(), embedded_bytes(&record.slices));
+    // One slice is how small contents are kept with their metadata, up to a limit.
+    count > SLICES_MAX
+        || count > 1 && embedded > EMBEDDED_BYTES_MAX
+        || embedded > SMALL_BYTES_MAX as usize
 }
 
 /// Whether a chunk shows little of its blocks.
@@ -108,4 +111,25 @@ fn is_wasteful(record: &ChunkRecord) -> bool {
     let blocks = parts.filter(|part| seen.insert(part.block));
     let stored: u64 = blocks.map(|part| u64::from(part.block_bytes)).sum();
     stored > WASTED_BYTES_MAX && stored > WASTE_MAX * record.allocated()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use wire::Slice;
+
+    use super::*;
+
+    #[test]
+    fn one_embedded_slice_stays_as_it_is_up_to_the_most_that_a_small_file_has() {
+        let of = |lens: &[u32]| {
+            let slices = lens.iter().map(|len| {
+                let source = SliceSource::Embedded(Bytes::from(vec![1; *len as usize]));
+                Slice { start: 0, len: *len, source }
+            });
+            is_due(&ChunkRecord { slices: slices.collect() })
+        };
+        assert!(!of(&[SMALL_BYTES_MAX]) && of(&[SMALL_BYTES_MAX + 1]));
+        assert!(!of(&[16 << 10, 16 << 10]) && of(&[16 << 10, (16 << 10) + 1]));
+    }
 }

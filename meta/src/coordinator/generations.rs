@@ -156,9 +156,10 @@ impl Generations {
         self.0.first().map_or(0, |it| it.restored_in)
     }
 
-    /// The positions that were stable on the disks of servers, by number.
+    /// The positions that were stable on the disks of the other servers, by number. The roster is in
+    /// the coordinator's own store, so a copy of that lacks both or neither.
     pub(crate) fn positions(&self) -> Vec<u64> {
-        self.0.iter().map(|it| it.position).collect()
+        self.0.iter().skip(1).map(|it| it.position).collect()
     }
 
     /// Judges a process of `server` that asks for a lease. `restored` says that the coordinator's

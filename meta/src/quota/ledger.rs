@@ -28,11 +28,10 @@ pub(crate) struct Ledger {
     /// Whether `is_still` also held before the last round. All answers of it were then true at one
     /// moment, when it began, if all servers had answered the round before.
     is_of_one_moment: bool,
-    /// Whether all servers have answered the last round. One that has not may come to use more
-    /// during the next.
-    is_whole: bool,
-    /// Whether all had answered the round before that.
-    was_whole: bool,
+    /// Servers that have answered the last round, and those that had answered the one before. One
+    /// that has not may come to use more during the next.
+    answered: Vec<bool>,
+    before: Vec<bool>,
     /// Whether some server has not received the current roots yet.
     is_behind: bool,
 }
@@ -59,8 +58,8 @@ impl Ledger {
             is_over: true,
             is_still: false,
             is_of_one_moment: false,
-            is_whole: false,
-            was_whole: false,
+            answered: vec![false; usize::from(servers)],
+            before: vec![false; usize::from(servers)],
             is_behind: false,
         }
     }
@@ -102,8 +101,8 @@ impl Ledger {
             return Next::Answer(Room::Allowed(allowed));
         }
         // Usage that one server released may have been taken by another in the middle of a round.
-        // While a server stays silent, nobody waits for it.
-        let is_back = self.is_whole && !self.was_whole;
+        // While a server stays silent, nobody waits for it; when it has answered, all say anew.
+        let is_back = self.answered.iter().zip(&self.before).any(|(now, then)| *now && !*then);
         if !heard_since || !self.is_of_one_moment || is_back {
             return Next::Gather;
         }
@@ -136,7 +135,7 @@ impl Ledger {
         self.round = round;
         self.is_over = false;
         self.is_of_one_moment = self.is_still;
-        self.was_whole = self.is_whole;
+        self.before.clone_from(&self.answered);
     }
 
     /// Ends a round with the usage that servers have reported. A server that has not answered keeps
@@ -147,12 +146,16 @@ impl Ledger {
             return;
         }
         self.is_behind = behind;
+        self.answered.fill(false);
         for (server, used) in used {
-            if let Some(holder) = self.holders.get_mut(usize::from(*server)) {
+            let at = usize::from(*server);
+            if let Some((holder, answered)) =
+                self.holders.get_mut(at).zip(self.answered.get_mut(at))
+            {
                 *holder = Some(Allowed { round, amounts: (*used).into() });
+                *answered = true;
             }
         }
-        self.is_whole = used.len() == self.holders.len();
         self.is_over = true;
         self.is_still = true;
     }

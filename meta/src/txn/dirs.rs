@@ -271,6 +271,7 @@ impl Txn<'_> {
         }
         // After a power failure a directory may be missing that another server still has to report.
         if self.shared.early_mkdirs.are_unheard() {
+            self.shared.early_mkdirs.log_wait();
             return Fault::Retry(Retry::Busy);
         }
         report();

@@ -349,6 +349,21 @@ fn nobody_is_refused_for_what_a_server_took_that_was_silent_before() {
 }
 
 #[test]
+fn a_server_that_is_back_is_asked_once_more_while_another_one_stays_away() {
+    let mut ledger = Ledger::new(3, record(), 0);
+    ledger.begin(1);
+    ledger.end(1, &[(0, entries(10)), (1, entries(25)), (2, entries(0))], false);
+    ledger.begin(2);
+    ledger.end(2, &[(0, entries(10))], false);
+    // Server 1 has taken what server 0 releases in the middle of this round.
+    ledger.begin(3);
+    ledger.end(3, &[(0, entries(10)), (1, entries(30))], false);
+    let (used, more) = (entries(10).into(), entries(5).into());
+    let ask = AskRoom { root: root().0, round: 3, used, more };
+    assert_eq!(ledger.ask(0, &ask, 2), Next::Gather);
+}
+
+#[test]
 fn nobody_is_refused_while_a_server_has_not_heard_of_all_roots() {
     let mut ledger = Ledger::new(1, record(), 0);
     let used = entries(LIMIT);

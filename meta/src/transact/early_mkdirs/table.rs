@@ -1,6 +1,9 @@
 //! The early mkdirs of a server, in memory.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use base::{HashMap, HashSet};
 use bytes::Bytes;
@@ -8,7 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use wire::{Birth, TxnId};
 
-use crate::{record::Key, transact::Child};
+use crate::{log_limit::LogLimit, record::Key, transact::Child};
+
+/// Shortest time between two lines of the log about records that wait for servers.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 /// The early mkdirs that began here and are not over, and the servers that this one has not heard
 /// since it started.
@@ -22,6 +28,7 @@ pub(crate) struct EarlyMkdirs {
     pub(super) wants: Notify,
     unheard: Mutex<HashSet<u16>>,
     unheard_count: AtomicUsize,
+    waits_logged: Mutex<Option<LogLimit>>,
 }
 
 struct Begun {
@@ -52,6 +59,21 @@ impl EarlyMkdirs {
     /// here.
     pub(crate) fn are_unheard(&self) -> bool {
         self.unheard_count.load(Ordering::Acquire) > 0
+    }
+
+    /// Says in the log, now and then, that records do not fit together, and which servers may still
+    /// report what is missing.
+    pub(crate) fn log_wait(&self) {
+        let mut limit = self.waits_logged.lock();
+        let limit = limit.get_or_insert_with(|| LogLimit::new(LOG_PERIOD));
+        if let Some(unlogged) = limit.due() {
+            tracing::warn!(
+                servers = ?self.others(), unlogged,
+                "records do not fit together; requests wait until these servers have said which \
+                 directories they made before the power failed. If all are heard and it stays so, \
+                 the log says what is damaged"
+            );
+        }
     }
 
     pub(crate) fn has_heard(&self, server: u16) -> bool {
