@@ -250,9 +250,15 @@ impl Blocks {
         let mut attempts = 1..=PUT_ATTEMPTS_MAX;
         loop {
             let last = attempts.next().is_none_or(|attempt| attempt == PUT_ATTEMPTS_MAX);
-            let put = self.objects.put_opts(path, object.clone(), PutMode::Create.into()).await;
+            let put = match &self.directory {
+                Some(directory) => directory.put(path.as_ref(), object.clone()).await,
+                None => {
+                    let put = self.objects.put_opts(path, object.clone(), PutMode::Create.into());
+                    put.await.map(drop)
+                }
+            };
             match put {
-                Ok(_) => return Ok(true),
+                Ok(()) => return Ok(true),
                 Err(object_store::Error::AlreadyExists { .. }) => {}
                 // The store's client repeats by itself only requests that may happen twice, as it
                 // sees them.

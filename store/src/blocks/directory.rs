@@ -1,4 +1,8 @@
-//! A local directory of blocks: reads, syncs and sweeps beyond those of `object_store`.
+//! A local directory of blocks: puts, reads, syncs and sweeps beyond those of `object_store`.
+//!
+//! A put makes the file under its name and writes it there, where `object_store` would make another
+//! one, link it and remove the first name: a small block costs half as much. A put that a crash cuts
+//! short leaves a part of a block. Nobody has named that block, and its checksums are wrong.
 //!
 //! Puts sync nothing by themselves: one `syncfs` makes everything stable that was put before it,
 //! files and folders alike, however many they are. The next sync reports an error that the kernel
@@ -9,7 +13,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
+    io::{self, IoSlice, Write as _},
     num::NonZeroU64,
     ops::Range,
     path::{Path, PathBuf},
@@ -21,6 +26,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use object_store::PutPayload;
 use parking_lot::Mutex;
 use rustix::{
     buffer::spare_capacity,
@@ -41,6 +47,9 @@ pub(super) struct Directory {
     /// Held while a sync is under way, which may cover files put by a later caller: that one must
     /// wait for its end.
     syncing: Mutex<()>,
+    /// Held while a file is made. The kernel makes one at a time in a folder, and threads that wait
+    /// for that spin.
+    making: Mutex<()>,
 }
 
 /// The files that no sync has covered.
@@ -61,7 +70,9 @@ impl Directory {
         } else {
             Changes::Some(AtomicBool::new(true))
         };
-        Ok(Self { directory: directory.to_owned(), handle, changes, syncing: Mutex::default() })
+        let (directory, syncing, making) =
+            (directory.to_owned(), Mutex::default(), Mutex::default());
+        Ok(Self { directory, handle, changes, syncing, making })
     }
 
     /// Notes that a put of this file has returned, or that an earlier one may not have been synced.
@@ -106,6 +117,45 @@ impl Directory {
         folders.iter().rev().try_for_each(|folder| sync_folder(&self.directory.join(folder)))
     }
 
+    /// Stores a file, unless there is one of this name.
+    pub(super) async fn put(
+        self: &Arc<Self>,
+        file: &str,
+        object: PutPayload,
+    ) -> Result<(), object_store::Error> {
+        let (this, path) = (Arc::clone(self), self.directory.join(file));
+        let put = off_the_core(move || this.put_now(&path, &object)).await;
+        let path = file.to_owned();
+        put.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                object_store::Error::AlreadyExists { path, source: error.into() }
+            }
+            io::ErrorKind::PermissionDenied => {
+                object_store::Error::PermissionDenied { path, source: error.into() }
+            }
+            _ => object_store::Error::Generic { store: "local directory", source: error.into() },
+        })
+    }
+
+    fn put_now(&self, path: &Path, object: &PutPayload) -> io::Result<()> {
+        let make = || {
+            let _making = self.making.lock();
+            fs::File::create_new(path)
+        };
+        let mut file = match make() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(path.parent().unwrap_or(&self.directory))?;
+                make()?
+            }
+            made => made?,
+        };
+        let parts: Vec<&[u8]> = object.iter().map(Bytes::as_ref).collect();
+        write_all(&mut file, &parts).inspect_err(|_| {
+            // A part of a block is no use; should it stay, the block gets another number.
+            let _ = fs::remove_file(path);
+        })
+    }
+
     /// Reads the bytes of a file in `range`; fewer when the file ends before.
     pub(super) async fn read(&self, file: &str, range: Range<u64>) -> io::Result<Bytes> {
         let path = self.directory.join(file);
@@ -127,6 +177,20 @@ pub(super) async fn off_the_core<T: Send + 'static>(
         Ok(runtime) => runtime.spawn_blocking(work).await.map_err(io::Error::other)?,
         Err(_) => work(),
     }
+}
+
+fn write_all(file: &mut fs::File, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        match file.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut left, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The kernel is told of the whole range first: it then asks the disk for all of it at once, where
@@ -168,7 +232,8 @@ fn sweep(folder: &Path, before: SystemTime) -> io::Result<u64> {
     Ok(removed)
 }
 
-/// Whether `object_store` was still writing this file: the name of an object, `#` and a number.
+/// Whether `object_store`, which made files here before, was still writing this one: the name of an
+/// object, `#` and a number.
 fn is_unfinished(name: &std::ffi::OsStr) -> bool {
     let parts = name.to_str().and_then(|name| name.split_once('#'));
     parts.is_some_and(|(block, number)| {
