@@ -50,6 +50,8 @@ pub const WRITE_BLOCKS_BYTES_MAX: usize = 64 << 10;
 pub const EMBEDDED_BYTES_A_CHUNK_MAX: usize = 1 << 20;
 /// Number of chunks that a write may carry.
 pub const CHUNKS_A_WRITE_MAX: usize = 1024;
+/// Number of changes in a held directory that one request may carry.
+pub const HELD_CHANGES_MAX: usize = 256;
 /// The largest frame either side accepts.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// Number of mutating requests that a session may have unanswered: stored answers live in that many

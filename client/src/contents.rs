@@ -9,9 +9,9 @@
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
 //! * `unstable`: changes that a power cut of the server may take, and who learns that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
-//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing; `budget`: how much may
-//!   wait. `read`: reading, and reading ahead; `ahead`: how far. `blocks`: blocks and their cache.
-//!   `direct`: a store that this client reaches itself.
+//! * `ranges`: zeros, holes and lengths. `write`: writing and flushing; `taken`: what goes with
+//!   other changes; `budget`: how much may wait. `read`: reading, and reading ahead; `ahead`: how
+//!   far. `blocks`: blocks and their cache. `direct`: a store that this client reaches itself.
 
 mod ahead;
 mod blocks;
@@ -23,6 +23,7 @@ mod ranges;
 mod read;
 mod slices;
 mod state;
+mod taken;
 mod unstable;
 mod write;
 
@@ -43,6 +44,8 @@ use self::{
     unstable::Stability,
 };
 use crate::{Config, Error, Handle, Result, runs::Runs};
+
+pub(crate) use self::taken::Taken;
 
 /// All open files of a client.
 pub(crate) struct Files {

@@ -7,10 +7,12 @@
 //! session that is not heard of loses what others wait for ([`run`]).
 //!
 //! * This file has the table, which is pure but for the waiting. `requests`: what sessions ask.
+//!   `apply`: many changes of a session in one request.
 //!
 //! Always true: a directory has one holder or none. It gets one only when it is made. While it has
 //! one, the record of that is stored, so that a restart does not show what the holder has not sent.
 
+pub(crate) mod apply;
 pub(crate) mod conflict;
 pub(crate) mod grant;
 pub(crate) mod requests;

@@ -14,7 +14,7 @@ use crate::{
     cluster::{Visit, generation::Met},
     coordinator,
     data::{self, Task},
-    delegations::grant,
+    delegations::{apply, grant},
     error::{Fault, Result},
     feed,
     handoff::take,
@@ -199,6 +199,25 @@ fn in_session(
         return finish(shared, incoming, reply, Err(fault));
     }
 
+    if let Request::Apply(several) = request {
+        let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
+        let done = done
+            .and_then(|()| is_held(shared, session, header, request))
+            .and_then(|()| apply::run(shared, group, incoming, (session, now), several));
+        return match done {
+            Ok((done, dirs)) => {
+                let caller =
+                    Caller { cred: &header.cred, session: Some(session), ..Caller::SERVER };
+                let txn = Txn::new(shared, group, caller, now).tells_of(dirs);
+                answer_change(txn, incoming, reply, session, Reply::Applied(done));
+                Outcome::Answered(Verdict::Done)
+            }
+            Err(fault) => {
+                remember_refusal(session, header.seq, &fault);
+                finish(shared, incoming, reply, Err(fault))
+            }
+        };
+    }
     let grant_state = incoming.grant_state.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);

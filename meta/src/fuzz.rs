@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use store::{Blocks, MemoryEngine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use wire::{
-    Answer, DirRef, FileRef, Hello, NodeRef, Reply, ReplyHeader, Request, RequestHeader, Slice,
-    SliceSource, Token, frame,
+    Answer, DirRef, FileRef, HeldRequest, Hello, NodeRef, Reply, ReplyHeader, Request,
+    RequestHeader, Slice, SliceSource, Token, frame,
 };
 
 use crate::{
@@ -221,6 +221,10 @@ impl Client {
             Request::Info(req) => self.aim_node(&mut req.node),
             Request::Open(req) => self.aim_file(&mut req.file),
             Request::Write(req) => self.aim_file(&mut req.file),
+            Request::Apply(req) => {
+                self.aim_dir(&mut req.dir);
+                req.changes.iter_mut().for_each(|change| self.aim_held(&mut change.request));
+            }
             Request::BlockMap(req) => self.aim_file(&mut req.file),
             Request::Allocate(req) => self.aim_file(&mut req.file),
             Request::Seek(req) => self.aim_file(&mut req.file),
@@ -289,6 +293,15 @@ impl Client {
             | Request::Speculate(_)
             | Request::DumpNext(_)
             | Request::DumpStep(_) => {}
+        }
+    }
+
+    fn aim_held(&self, request: &mut HeldRequest) {
+        match request {
+            HeldRequest::Create(req) => self.aim_dir(&mut req.dir),
+            HeldRequest::Write(req) => self.aim_file(&mut req.file),
+            HeldRequest::Setattr(req) => self.aim_node(&mut req.node),
+            HeldRequest::Unlink(req) => self.aim_dir(&mut req.dir),
         }
     }
 

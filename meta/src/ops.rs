@@ -35,11 +35,34 @@ pub(crate) mod tests;
 
 use std::sync::atomic::AtomicU64;
 
-use wire::{Reply, Request};
+use wire::{HeldReply, HeldRequest, Reply, Request};
 
 use crate::{
     coordinator, delegations::requests as delegations, error::Result, server::Counters, txn::Txn,
 };
+
+/// Runs one of several changes in a directory that the session holds.
+pub(crate) fn run_held(txn: &mut Txn<'_>, request: &HeldRequest) -> Result<HeldReply> {
+    let counters = &txn.shared.counters;
+    match request {
+        HeldRequest::Create(req) => {
+            Counters::add(&counters.create);
+            create::run(txn, req).map(HeldReply::Created)
+        }
+        HeldRequest::Write(req) => {
+            Counters::add(&counters.write);
+            write::run(txn, req).map(HeldReply::Written)
+        }
+        HeldRequest::Setattr(req) => {
+            Counters::add(&counters.setattr);
+            setattr::run(txn, req).map(HeldReply::Attr)
+        }
+        HeldRequest::Unlink(req) => {
+            Counters::add(&counters.unlink);
+            unlink::run(txn, req).map(HeldReply::Attr)
+        }
+    }
+}
 
 /// Runs the operation that a request asks for.
 pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
@@ -182,6 +205,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         }
         Request::Hello(_)
         | Request::Standing(_)
+        | Request::Apply(_)
         | Request::Sync
         | Request::BlockPut(_)
         | Request::BlockGet(_)

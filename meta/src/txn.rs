@@ -786,6 +786,12 @@ impl<'a> Txn<'a> {
         self.caller.session.is_some() && !self.checks()
     }
 
+    /// Has the answer tell a mount of these directories, too.
+    pub(crate) fn tells_of(mut self, dirs: Vec<Attr>) -> Self {
+        self.dirs.extend(dirs);
+        self
+    }
+
     /// Takes the directories that the answer tells a mount besides.
     pub(crate) fn take_noted(&mut self) -> Vec<Attr> {
         std::mem::take(&mut self.dirs)

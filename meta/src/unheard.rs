@@ -9,7 +9,7 @@
 
 use base::{Access, Decode as _, Ino, Seq};
 use bytes::Bytes;
-use wire::{Answer, Reply, Request};
+use wire::{Answer, Applied, Created, HeldReply, HeldRequest, Reply, Request};
 
 use crate::{
     server::Shared,
@@ -31,15 +31,44 @@ pub(crate) fn among(
     stored: &[(Seq, Bytes)],
     proven: impl Fn(Ino, u32, u64) -> Option<Access>,
 ) -> Vec<Unheard> {
-    let opens = stored.iter().filter_map(|(seq, answer)| {
-        let Ok(Answer::Done(Reply::Created(created))) = Answer::from_bytes(answer) else {
-            return None;
+    let opens = stored.iter().flat_map(|(seq, answer)| {
+        let made = match Answer::from_bytes(answer) {
+            Ok(Answer::Done(Reply::Created(created))) => vec![created],
+            Ok(Answer::Done(Reply::Applied(applied))) => made(applied).collect(),
+            Ok(_) | Err(_) => Vec::new(),
         };
+        made.into_iter().map(|created| (*seq, created))
+    });
+    let opens = opens.filter_map(|(seq, created)| {
         let base::Attr { ino, uid, .. } = created.entry.attr;
         let access = proven(ino, uid, created.opened?.proof)?;
-        Some(Unheard { seq: *seq, ino, uid, access })
+        Some(Unheard { seq, ino, uid, access })
     });
     opens.collect()
+}
+
+/// The files that several changes have made.
+fn made(applied: Applied) -> impl Iterator<Item = Created> {
+    applied.done.into_iter().filter_map(|reply| match reply {
+        HeldReply::Created(created) => Some(created),
+        HeldReply::Written(_) | HeldReply::Attr(_) => None,
+    })
+}
+
+/// The number under which a request opens a file that it makes.
+fn number_of(request: &Request, ino: Ino) -> Option<u64> {
+    match request {
+        Request::Create(create) => Some(create.open.unwrap_or(OLDEST)),
+        Request::Tmpfile(made) => Some(made.number),
+        Request::Apply(apply) => {
+            let made = apply.changes.iter().find(|change| change.ino == Some(ino));
+            made.and_then(|change| match &change.request {
+                HeldRequest::Create(create) => Some(create.open.unwrap_or(OLDEST)),
+                HeldRequest::Write(_) | HeldRequest::Setattr(_) | HeldRequest::Unlink(_) => None,
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Opens for the client what it has not claimed, after it has claimed all it knows to be open.
@@ -56,14 +85,11 @@ pub(crate) fn claimed(shared: &Shared, session: &Session) {
 
 /// Gives an open to the client, which asks for the answer to `seq` again.
 pub(crate) fn asked(shared: &Shared, session: &Session, seq: Seq, request: &Request) {
-    let number = match request {
-        Request::Create(create) => create.open.unwrap_or(OLDEST),
-        Request::Tmpfile(made) => made.number,
-        _ => return,
-    };
     let standing = session.standing();
     session.keep_unheard(|unheard| {
-        if unheard.seq == seq {
+        if unheard.seq == seq
+            && let Some(number) = number_of(request, unheard.ino)
+        {
             open(*unheard, shared, session, standing, number);
         }
         unheard.seq != seq

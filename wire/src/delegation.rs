@@ -1,11 +1,13 @@
 //! Delegations: directories that one session looks at and changes without asking first.
 //!
 //! A mount that makes a directory may be granted it with the answer. From then on it answers its
-//! programs itself and sends the changes a moment later, each as the request that it would be
-//! otherwise, which stands on the delegation ([`Held`]). A request of anybody else for the directory
-//! waits until the server has recalled it.
+//! programs itself and sends the changes a moment later: many in one request ([`Apply`]), or each as
+//! the request that it would be otherwise, which stands on the delegation ([`Held`]). A request of
+//! anybody else for the directory waits until the server has recalled it.
 
-use base::{DirId, Ino, Time, codec};
+use base::{Attr, Cred, DirId, Ino, Time, codec};
+
+use crate::{Create, Created, DirRef, NodeRef, Request, Setattr, Unlink, Write, Written};
 
 codec! {
     /// The delegation that a request stands on.
@@ -87,5 +89,96 @@ codec! {
         pub revoked: Vec<DirId>,
         /// The server's clock.
         pub now: Time,
+    }
+}
+
+codec! {
+    /// Does several changes in a directory that the session holds, in their order, each as a
+    /// transaction of its own; all that are done are one write. The server stops at the first that
+    /// it cannot do at once: nothing has happened of that one, nor of those behind it. Answer:
+    /// [`Applied`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Apply {
+        /// The directory, which the request stands on, too.
+        pub dir: DirRef,
+        /// The changes, at most [`HELD_CHANGES_MAX`](base::limits::HELD_CHANGES_MAX).
+        pub changes: Vec<HeldChange>,
+    }
+}
+
+codec! {
+    /// One change in a directory that the session holds.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct HeldChange {
+        /// Who changes.
+        pub cred: Cred,
+        /// As of [`Held`].
+        pub at: Time,
+        /// As of [`Held`].
+        pub ino: Option<Ino>,
+        /// The change.
+        pub request: HeldRequest,
+    }
+}
+
+codec! {
+    /// The requests that may be one change of several.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum HeldRequest {
+        /// Make a file, and perhaps open it.
+        Create(Create) = 1,
+        /// Write to a file; no blocks come along.
+        Write(Write) = 2,
+        /// Change attributes of a file, but no size.
+        Setattr(Setattr) = 3,
+        /// Remove a file.
+        Unlink(Unlink) = 4,
+    }
+}
+
+impl HeldRequest {
+    /// The directory that the change is about.
+    #[must_use]
+    pub fn dir(&self) -> &DirRef {
+        match self {
+            HeldRequest::Create(req) => &req.dir,
+            HeldRequest::Write(req) => &req.file.dir,
+            HeldRequest::Setattr(Setattr { node: NodeRef::File(file), .. }) => &file.dir,
+            HeldRequest::Setattr(Setattr { node: NodeRef::Dir(dir), .. }) => dir,
+            HeldRequest::Unlink(req) => &req.dir,
+        }
+    }
+
+    /// The same as a request of its own.
+    #[must_use]
+    pub fn alone(self) -> Request {
+        match self {
+            HeldRequest::Create(req) => Request::Create(req),
+            HeldRequest::Write(req) => Request::Write(req),
+            HeldRequest::Setattr(req) => Request::Setattr(req),
+            HeldRequest::Unlink(req) => Request::Unlink(req),
+        }
+    }
+}
+
+codec! {
+    /// The answers to the changes that were done, from the first on.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Applied {
+        /// One for each; fewer than changes where the server has stopped.
+        pub done: Vec<HeldReply>,
+    }
+}
+
+codec! {
+    /// The answer to one change of several.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum HeldReply {
+        /// To a `Create`.
+        Created(Created) = 1,
+        /// To a `Write`.
+        Written(Written) = 2,
+        /// To a `Setattr` or an `Unlink`: the file's attributes.
+        Attr(Attr) = 3,
     }
 }

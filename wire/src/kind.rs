@@ -137,6 +137,7 @@ impl Request {
             Request::Symlink(req) => (true, Space, Some(&req.dir)),
             Request::Link(req) => (true, Space, Some(&req.dir)),
             Request::Write(req) => (true, Space, Some(&req.file.dir)),
+            Request::Apply(req) => (true, Space, Some(&req.dir)),
             Request::Setxattr(req) => (true, Space, Some(holder(&req.node))),
             // Changing and removing.
             Request::Setattr(req) => (true, Little, Some(holder(&req.node))),

@@ -39,7 +39,10 @@ pub use data::{
     ChunkSlices, Seek, SeekTo, SignBlocks, SignFor, SignedBlocks, Slice, SliceSource, Write,
     Written,
 };
-pub use delegation::{Grant, Held, InoRange, Recalled, ReserveInos, Return};
+pub use delegation::{
+    Applied, Apply, Grant, Held, HeldChange, HeldReply, HeldRequest, InoRange, Recalled,
+    ReserveInos, Return,
+};
 pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};

@@ -203,6 +203,8 @@ codec! {
         Return(delegation::Return) = 8,
         /// Ask for inode numbers.
         ReserveInos(delegation::ReserveInos) = 9,
+        /// Change a directory that the session holds.
+        Apply(delegation::Apply) = 43,
 
         /// Look up one name.
         Lookup(namespace::Lookup) = 10,
@@ -452,6 +454,8 @@ codec! {
         Recalled(delegation::Recalled) = 48,
         /// To `ReserveInos`.
         Inos(delegation::InoRange) = 49,
+        /// To `Apply`.
+        Applied(delegation::Applied) = 50,
         /// To `PeerRead`.
         Values(Vec<Option<bytes::Bytes>>) = 90,
         /// To `Prepare`.

@@ -74,6 +74,8 @@ variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(Scope { Files, Pages });
+variants!(HeldRequest { Create, Write, Setattr, Unlink });
+variants!(HeldReply { Created, Written, Attr });
 variants!(KeysChange { Show, Rotate, Retire, Revoke });
 variants!(Change { Created, Linked, Removed, MovedFrom, MovedTo, Attributes, Written });
 variants!(SignFor { Get, Put });
@@ -89,6 +91,7 @@ variants!(Request {
     Recalls,
     Return,
     ReserveInos,
+    Apply,
     Lookup,
     Walk,
     Getattr,
@@ -206,6 +209,7 @@ variants!(Reply {
     Signed,
     Recalled,
     Inos,
+    Applied,
     DumpStarted,
     DumpPage,
     Values,

@@ -88,6 +88,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Tmpfile(_)
         | Request::Open(_)
         | Request::Write(_)
+        | Request::Apply(_)
         | Request::BlockMap(_)
         | Request::Allocate(_)
         | Request::Seek(_)

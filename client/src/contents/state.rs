@@ -479,6 +479,19 @@ impl Inner {
         self.sent >= count
     }
 
+    /// Begins to send all that was written, if the file has no more than `bytes_max` and nothing of
+    /// it is being sent. Returns the pieces.
+    pub(super) fn begin_small_flush(&mut self, bytes_max: u64) -> Option<Arc<FlushSet>> {
+        let is_idle = !self.running && self.flushing.is_none() && self.rider.is_none();
+        if !is_idle || self.dirty.is_empty() || self.size() > bytes_max {
+            return None;
+        }
+        self.wanted = self.written;
+        let set = self.take_flush();
+        self.running = set.is_some();
+        set
+    }
+
     /// Takes the pieces to send now.
     pub(crate) fn take_flush(&mut self) -> Option<Arc<FlushSet>> {
         let (all, size) = (self.wanted > self.sent, self.size());

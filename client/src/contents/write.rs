@@ -207,12 +207,17 @@ impl Client {
 
     /// Sends what is wanted, and what is full, unless a task does that already.
     pub(crate) fn flush_in_background(&self, state: &Arc<FileState>) {
-        if std::mem::replace(&mut state.lock().running, true) {
-            return;
+        if !std::mem::replace(&mut state.lock().running, true) {
+            self.flush_from(state, None);
         }
+    }
+
+    /// Sends pieces that were taken, and then what is wanted, and what is full.
+    pub(super) fn flush_from(&self, state: &Arc<FileState>, taken: Option<Arc<FlushSet>>) {
         let (client, state) = (self.clone(), Arc::clone(state));
         self.core.spawn(async move {
-            while let Some(set) = client.next_flush(&state) {
+            let mut next = taken.or_else(|| client.next_flush(&state));
+            while let Some(set) = next {
                 let result = client.send_for_good(&state, &set).await.map_err(|error| match error {
                     // A file stays while it is open, unless its server has lost it.
                     Error::Fs(FsError::Stale) => Error::Fs(FsError::Io),
@@ -221,16 +226,21 @@ impl Client {
                 if let Err(error) = &result {
                     tracing::warn!(ino = %state.ino, %error, "what was written could not be stored");
                 }
-                let files = &client.core.files;
-                state.lock().end_flush(&set, result, files.next_stamp());
-                files.budget.give_back(set.bytes);
-                state.flushed.notify_waiters();
+                client.end_flush(&state, &set, result);
+                next = client.next_flush(&state);
             }
         });
     }
 
+    pub(super) fn end_flush(&self, state: &FileState, set: &FlushSet, result: Result<Sent>) {
+        let files = &self.core.files;
+        state.lock().end_flush(set, result, files.next_stamp());
+        files.budget.give_back(set.bytes);
+        state.flushed.notify_waiters();
+    }
+
     /// Returns the pieces to send next; `None` ends the task.
-    fn next_flush(&self, state: &Arc<FileState>) -> Option<Arc<FlushSet>> {
+    pub(super) fn next_flush(&self, state: &Arc<FileState>) -> Option<Arc<FlushSet>> {
         let mut inner = state.lock();
         let set = inner.take_flush();
         if set.is_none() {
@@ -394,7 +404,7 @@ impl Client {
     }
 
     /// Decides what becomes a block and what travels in which request.
-    fn plan(&self, set: &FlushSet) -> Plan {
+    pub(super) fn plan(&self, set: &FlushSet) -> Plan {
         let welcome = self.welcome();
         // A small file is kept with its metadata. Of others only short pieces are, which would be
         // rewritten as blocks otherwise.
@@ -499,9 +509,9 @@ async fn wait_sent(state: &FileState, count: u64) {
 type Planned = (Vec<ChunkSlices>, u64);
 
 /// How a flush is sent.
-struct Plan {
-    puts: Vec<(BlockId, Bytes)>,
-    requests: Vec<Planned>,
+pub(super) struct Plan {
+    pub(super) puts: Vec<(BlockId, Bytes)>,
+    pub(super) requests: Vec<Planned>,
     /// Number of bytes that the last request carries itself.
     bytes: usize,
 }

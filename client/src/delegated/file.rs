@@ -89,26 +89,39 @@ impl Local {
 
     /// Takes in a change that may wait; `shown` are the attributes before.
     pub(super) fn change(&mut self, set: SetAttr, cred: &Cred, at: Time, shown: &Attr) {
-        let set = spelt_out(set, at, shown);
-        match &mut self.pending {
-            Some(pending) => {
-                let before = pending.set;
-                pending.at = pending.at.max(at);
-                pending.set = SetAttr {
-                    mode: set.mode.or(before.mode),
-                    uid: set.uid.or(before.uid),
-                    gid: set.gid.or(before.gid),
-                    atime: set.atime.or(before.atime),
-                    mtime: set.mtime.or(before.mtime),
-                    ..SetAttr::default()
-                };
-            }
-            None => self.pending = Some(Change { set, cred: cred.clone(), at }),
+        let change = Change { set: spelt_out(set, at, shown), cred: cred.clone(), at };
+        self.pending = Some(match self.pending.take() {
+            Some(before) => before.then(change),
+            None => change,
+        });
+    }
+
+    /// The change that was being sent was not made: it waits again, before what came since.
+    pub(super) fn take_back(&mut self) {
+        if let Some(sent) = self.sending.take() {
+            self.pending = Some(match self.pending.take() {
+                Some(later) => sent.then(later),
+                None => sent,
+            });
         }
     }
 }
 
 impl Change {
+    /// This change and then a later one, as one.
+    fn then(self, later: Change) -> Change {
+        let (before, set) = (self.set, later.set);
+        let set = SetAttr {
+            mode: set.mode.or(before.mode),
+            uid: set.uid.or(before.uid),
+            gid: set.gid.or(before.gid),
+            atime: set.atime.or(before.atime),
+            mtime: set.mtime.or(before.mtime),
+            ..SetAttr::default()
+        };
+        Change { set, cred: later.cred, at: self.at.max(later.at) }
+    }
+
     fn apply(&self, attr: &mut Attr) {
         let SetAttr { mode, uid, gid, atime, mtime, .. } = self.set;
         if let Some(mode) = mode {

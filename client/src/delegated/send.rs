@@ -1,8 +1,8 @@
-//! Sending what waits: each change as the request that it would be otherwise, which stands on the
-//! delegation.
+//! Sending what waits: what is due together in one request (`apply`), and what does not fit into
+//! that as the request that it would be otherwise, which stands on the delegation.
 //!
-//! A file that was made, written and changed in the meantime takes two requests at most: it is made,
-//! and then written with all changes of its attributes. What cannot be sent any more, because the
+//! Alone, a file that was made, written and changed in the meantime takes two requests at most: it
+//! is made, and then written with all changes of its attributes. What cannot be sent any more, because the
 //! server has taken the directory back or has lost the session, is lost: open files report it as
 //! they report other lost writes, and the next `sync` does.
 
@@ -30,12 +30,6 @@ use crate::{
 const GATHER: Duration = Duration::from_millis(20);
 /// Number of inode numbers that are asked for at a time.
 const INOS_ASKED: u16 = 256;
-
-/// A file's news for the server.
-struct Untold {
-    make: Option<Make>,
-    change: Option<Change>,
-}
 
 impl Delegating {
     /// Adds a change to the queue of a directory, which is sent soon: with the next ones that are
@@ -71,17 +65,26 @@ impl Delegating {
     /// Begins to send what is due.
     pub(super) fn pump(&self, held: &Arc<HeldDir>) {
         let due = held.state.lock().take_due(Instant::now());
-        for op in due {
+        if !due.is_empty() {
             let (this, held) = (self.clone(), Arc::clone(held));
             self.core.spawn(async move {
-                this.send(&held, &op).await;
-                held.state.lock().done(&op.name);
-                this.counted(1);
-                held.changed.notify_waiters();
+                let alone = this.apply(&held, due).await;
+                alone.into_iter().for_each(|op| this.send_alone(&held, op));
                 this.pump(&held);
             });
         }
         self.pump_later(held);
+    }
+
+    fn send_alone(&self, held: &Arc<HeldDir>, op: Op) {
+        let (this, held) = (self.clone(), Arc::clone(held));
+        self.core.spawn(async move {
+            this.send(&held, &op).await;
+            held.state.lock().done(&op.name);
+            this.counted(1);
+            held.changed.notify_waiters();
+            this.pump(&held);
+        });
     }
 
     /// Notes how many changes do not wait any more.
@@ -209,38 +212,57 @@ impl Delegating {
 
     /// Tells the server what it does not know of a file.
     async fn update(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Ino) -> Result<()> {
+        let Some((make, change)) = self.begin_update(held, name, ino) else { return Ok(()) };
         let pos = self.pos(name);
         let file_ref = FileRef { dir: held.dir, name: name.clone(), ino };
-        let untold = {
-            let mut state = held.state.lock();
-            match state.file(pos, name, ino) {
-                Some(file) => {
-                    file.sending = file.pending.take();
-                    file.is_begun = true;
-                    Some(Untold { make: file.make.clone(), change: file.sending.clone() })
-                }
-                None => None,
-            }
-        };
-        // The name may be another file's by now, which has a change of its own.
-        let Some(untold) = untold else {
-            self.closes(ino);
-            return Ok(());
-        };
         let mut learnt = None;
-        if let Some(make) = untold.make {
+        if let Some(make) = make {
             learnt = Some(self.make(held, &file_ref, &make).await?);
             if let Some(file) = held.state.lock().file(pos, name, ino) {
                 file.make = None;
             }
         }
-        if let Some(told) = self.tell(held, &file_ref, untold.change).await? {
+        if let Some(told) = self.tell(held, &file_ref, change).await? {
             learnt = Some(told);
         }
+        self.end_update(held, name, ino, learnt);
+        Ok(())
+    }
+
+    /// Takes a file's news for the server: how to make it, and a change. `None`: there is nothing to
+    /// tell.
+    pub(super) fn begin_update(
+        &self,
+        held: &HeldDir,
+        name: &EntryName,
+        ino: Ino,
+    ) -> Option<(Option<Make>, Option<Change>)> {
+        let pos = self.pos(name);
+        let mut state = held.state.lock();
+        let Some(file) = state.file(pos, name, ino) else {
+            drop(state);
+            // The name may be another file's by now, which has a change of its own.
+            self.closes(ino);
+            return None;
+        };
+        file.sending = file.pending.take();
+        file.is_begun = true;
+        Some((file.make.clone(), file.sending.clone()))
+    }
+
+    /// The server knows what was told of a file, and may have said how it is now.
+    pub(super) fn end_update(
+        &self,
+        held: &Arc<HeldDir>,
+        name: &EntryName,
+        ino: Ino,
+        learnt: Option<Attr>,
+    ) {
+        let pos = self.pos(name);
         let is_over = {
             let mut state = held.state.lock();
             state.changes += 1;
-            let Some(file) = state.file(pos, name, ino) else { return Ok(()) };
+            let Some(file) = state.file(pos, name, ino) else { return };
             file.sending = None;
             // Changes of one name are sent one after the other: this is the newest answer.
             if let Some(attr) = learnt {
@@ -252,7 +274,6 @@ impl Delegating {
             // Changes have come since.
             self.push(held, name, What::Update(ino), false);
         }
-        Ok(())
     }
 
     /// Makes a file.

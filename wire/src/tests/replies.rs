@@ -29,7 +29,19 @@ pub(super) fn all() -> Vec<Reply> {
         dump_page(),
     ];
     let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
-    let others = vec![Reply::Welcome(welcome()), Reply::Recalled(recalled), Reply::Inos(inos())];
+    let created = Created { entry: entry(), existed: false, opened: Some(opened()) };
+    let attr = entry().attr;
+    let done = vec![
+        HeldReply::Created(created),
+        HeldReply::Written(Written { attr }),
+        HeldReply::Attr(attr),
+    ];
+    let others = vec![
+        Reply::Welcome(welcome()),
+        Reply::Recalled(recalled),
+        Reply::Inos(inos()),
+        Reply::Applied(Applied { done }),
+    ];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
 }

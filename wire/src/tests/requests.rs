@@ -5,12 +5,12 @@ use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
-    Allocate, AllocateMode, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
-    ClaimedLock, Create, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Hello, Info, Link,
-    Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open, Readdir, Release, Removexattr,
-    Rename, RenameMode, Repair, Request, ReserveInos, Resume, Return, Rmdir, Search, Seek, SeekTo,
-    SetXattr, Setattr, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, Watch, Write,
-    XattrMode,
+    Allocate, AllocateMode, Apply, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
+    ClaimedLock, Create, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, HeldChange,
+    HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open,
+    Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, ReserveInos, Resume,
+    Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr, SignBlocks, SignFor, Symlink, Tmpfile,
+    Unlink, Walk, Watch, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -56,6 +56,38 @@ fn sessions() -> Vec<Request> {
         Request::Recalls,
         Request::Return(Return { dirs: vec![dir().id, dir().home] }),
         Request::ReserveInos(ReserveInos { dir: dir().id, shard: ShardId(4095), count: 300 }),
+        Request::Apply(Apply { dir: dir(), changes: held_changes() }),
+    ]
+}
+
+fn held_changes() -> Vec<HeldChange> {
+    let cred = base::Cred { uid: 1000, gid: 1001, groups: vec![7] };
+    let create = Create {
+        dir: dir(),
+        name: file().name,
+        kind: base::FileKind::File,
+        mode: 0o640,
+        rdev: 0,
+        exclusive: true,
+        open: Some(300),
+    };
+    let write = Write {
+        file: file(),
+        chunks: Vec::new(),
+        end: 7,
+        at: Some(time(1)),
+        clear_set_id: false,
+        set: None,
+        blocks: Vec::new(),
+    };
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let node = NodeRef::File(file());
+    let of = |ino, request| HeldChange { cred: cred.clone(), at: time(2), ino, request };
+    vec![
+        of(Some(file().ino), HeldRequest::Create(create)),
+        of(None, HeldRequest::Write(write)),
+        of(None, HeldRequest::Setattr(Setattr { node, set })),
+        of(None, HeldRequest::Unlink(Unlink { dir: dir(), name: file().name })),
     ]
 }
 
