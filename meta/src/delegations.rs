@@ -86,7 +86,10 @@ struct Holding {
     recalled: Option<Instant>,
 }
 
-/// A session that holds directories.
+/// A session that holds directories, has held some, or asks for news.
+///
+/// Race: it stays until the session ends. A question for news that waits is woken by `told`, also
+/// for directories that are granted and recalled after the session had given all back.
 #[derive(Default)]
 struct Holder {
     dirs: BTreeSet<DirId>,
@@ -99,12 +102,6 @@ struct Holder {
     /// Whether the session was not told of some of them.
     is_news: bool,
     told: Arc<Notify>,
-}
-
-impl Holder {
-    fn is_empty(&self) -> bool {
-        self.dirs.is_empty() && self.revoked.is_empty()
-    }
 }
 
 impl Delegations {
@@ -144,7 +141,12 @@ impl Delegations {
     pub(crate) fn grant(&self, dir: DirId, session: SessionId) {
         let mut table = self.table.lock();
         table.dirs.insert(dir, Holding { session, recalled: None });
-        table.sessions.entry(session).or_default().dirs.insert(dir);
+        let holder = table.sessions.entry(session).or_default();
+        if holder.dirs.is_empty() {
+            // While it held nothing it had nothing to ask.
+            holder.asked = None;
+        }
+        holder.dirs.insert(dir);
         self.count.store(table.dirs.len(), Ordering::Release);
     }
 
@@ -169,9 +171,6 @@ impl Delegations {
             let mut table = self.table.lock();
             if let Some(holder) = table.sessions.get_mut(&session) {
                 holder.revoked.remove(&dir);
-                if holder.is_empty() {
-                    table.sessions.remove(&session);
-                }
             }
         }
         self.end(dir, session)
@@ -183,7 +182,9 @@ impl Delegations {
         dirs.iter().for_each(|dir| {
             self.end(*dir, session);
         });
-        self.table.lock().sessions.remove(&session);
+        if let Some(holder) = self.table.lock().sessions.remove(&session) {
+            holder.told.notify_waiters();
+        }
         dirs
     }
 
@@ -197,10 +198,6 @@ impl Delegations {
         if let Some(holder) = table.sessions.get_mut(&session) {
             holder.dirs.remove(&dir);
             holder.recalled.remove(&dir);
-            if holder.is_empty() {
-                holder.told.notify_waiters();
-                table.sessions.remove(&session);
-            }
         }
         self.count.store(table.dirs.len(), Ordering::Release);
         drop(table);
@@ -238,10 +235,10 @@ impl Delegations {
     }
 
     /// Where a session is told that there are directories to give back; `None` when there are some
-    /// already, or when the session holds nothing.
+    /// already.
     fn news_of(&self, session: SessionId) -> Option<Arc<Notify>> {
-        let table = self.table.lock();
-        let holder = table.sessions.get(&session)?;
+        let mut table = self.table.lock();
+        let holder = table.sessions.entry(session).or_default();
         (!holder.is_news).then(|| Arc::clone(&holder.told))
     }
 

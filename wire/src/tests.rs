@@ -21,9 +21,10 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    Admission, AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, KeysChange, Mend,
-    NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader,
-    Retry, Room, Scope, SeekTo, SignFor, SliceSource, Stands, Token, Vote, XattrMode, frame,
+    Admission, AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, HeldReply,
+    HeldRequest, KeysChange, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply,
+    ReplyHeader, Request, RequestHeader, Retry, Room, Scope, SeekTo, SignFor, SliceSource, Stands,
+    Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -294,6 +295,8 @@ fn parts() -> Vec<Case> {
         ),
         all([SeekTo::Data, SeekTo::Hole], Case::of),
         all([Scope::Files, Scope::Pages], Case::of),
+        all(requests::held(), Case::of),
+        all(replies::held(), Case::of),
         all(observe::key_changes(), Case::of),
         all(replies::changes(), Case::of),
         all([SignFor::Get, SignFor::Put], Case::of),

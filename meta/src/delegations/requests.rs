@@ -86,13 +86,10 @@ impl WaitApart for News {
         async move {
             let within = news_within(at.shared);
             let left = since.map_or(within, |since| within.saturating_sub(since.elapsed()));
-            let Some(told) = held.news_of(self.session) else {
-                // The session holds nothing, or there is news already.
-                if held.of_session(self.session).is_empty() {
-                    tokio::time::sleep(left).await;
-                }
+            if at.shared.session(self.session).is_none() {
                 return;
-            };
+            }
+            let Some(told) = held.news_of(self.session) else { return };
             let news = told.notified();
             tokio::pin!(news);
             news.as_mut().enable();

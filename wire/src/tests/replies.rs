@@ -8,11 +8,11 @@ use bytes::Bytes;
 
 use super::values::{attr, chunk, dir, entry, name, open_states, part, time};
 use crate::{
-    Answer, BlockMapped, CacheEvents, Change, Created, DumpPage, DumpStarted, Entry, FsInfo,
-    FsckProgress, Grant, Granted, InoRange, LayoutNews, LockFound, NodeRef, Noted, Opened,
-    ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry, Searched,
-    SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched, Welcome,
-    Written,
+    Answer, Applied, BlockMapped, CacheEvents, Change, Created, DumpPage, DumpStarted, Entry,
+    FsInfo, FsckProgress, Grant, Granted, HeldReply, InoRange, LayoutNews, LockFound, NodeRef,
+    Noted, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry,
+    Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched,
+    Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -29,13 +29,7 @@ pub(super) fn all() -> Vec<Reply> {
         dump_page(),
     ];
     let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
-    let created = Created { entry: entry(), existed: false, opened: Some(opened()) };
-    let attr = entry().attr;
-    let done = vec![
-        HeldReply::Created(created),
-        HeldReply::Written(Written { attr }),
-        HeldReply::Attr(attr),
-    ];
+    let done = held();
     let others = vec![
         Reply::Welcome(welcome()),
         Reply::Recalled(recalled),
@@ -44,6 +38,15 @@ pub(super) fn all() -> Vec<Reply> {
     ];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
+}
+
+pub(super) fn held() -> Vec<HeldReply> {
+    let attr = entry().attr;
+    vec![
+        HeldReply::Created(Created { entry: entry(), existed: false, opened: None }),
+        HeldReply::Written(Written { attr }),
+        HeldReply::Attr(attr),
+    ]
 }
 
 pub(super) fn answers() -> Vec<Answer> {

@@ -60,12 +60,16 @@ fn sessions() -> Vec<Request> {
     ]
 }
 
+pub(super) fn held() -> impl Iterator<Item = HeldRequest> {
+    held_changes().into_iter().map(|change| change.request)
+}
+
 fn held_changes() -> Vec<HeldChange> {
     let cred = base::Cred { uid: 1000, gid: 1001, groups: vec![7] };
     let create = Create {
         dir: dir(),
         name: file().name,
-        kind: base::FileKind::File,
+        kind: FileKind::File,
         mode: 0o640,
         rdev: 0,
         exclusive: true,
