@@ -377,6 +377,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_question_that_waits_hears_of_what_came_after_everything_was_given_back() {
+        let held = Delegations::default();
+        held.grant(DirId(7), ONE);
+        let told = held.news_of(ONE).expect("there is no news");
+        let hears = told.notified();
+        held.given_back(DirId(7), ONE);
+        held.grant(DirId(8), ONE);
+        assert_eq!(held.silence_of(ONE), None);
+        held.recall(DirId(8));
+        assert!(tokio::time::timeout(Duration::from_millis(1), hears).await.is_ok());
+        assert_eq!(held.recalled_from(ONE, false).0, [DirId(8)]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nothing_is_granted_for_a_while_after_everything_was_asked_for() {
         let held = Delegations::default();
         assert!(held.may_grant(ONE));

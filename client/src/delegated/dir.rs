@@ -3,10 +3,13 @@
 //! Changes of one name are sent in their order, one at a time; those of different names at the same
 //! time. A caller that sends something itself claims the names first: then nothing of them waits,
 //! and nobody else changes them.
+//!
+//! Times of the directory itself are set when all other changes are sent, and nothing is sent
+//! meanwhile: each change of a name sets them, too.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::{Attr, Cred, EntryName, HashMap, HashSet, Ino, Time};
+use base::{Attr, Cred, EntryName, HashMap, HashSet, Ino, SetAttr, SetTime, Time};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{DirRef, Grant};
@@ -54,6 +57,9 @@ pub(super) struct State {
     queue: VecDeque<Op>,
     /// Names with a change on its way, and its number.
     busy: HashMap<EntryName, u64>,
+    /// The directory's own times, which are not sent.
+    times: Option<Times>,
+    is_sending_times: bool,
     /// Number of the last change.
     numbered: u64,
     /// Counts everything that happens here: an answer that was asked for before is old.
@@ -97,6 +103,16 @@ pub(super) struct Op {
     pub(super) number: u64,
 }
 
+/// A change of a directory's own times.
+#[derive(Debug, Clone)]
+pub(super) struct Times {
+    pub(super) set: SetAttr,
+    pub(super) cred: Cred,
+    pub(super) at: Time,
+    due: Instant,
+    number: u64,
+}
+
 #[derive(Debug, Clone)]
 pub(super) enum What {
     /// Tell the server what it does not know of the file of this number.
@@ -118,6 +134,8 @@ impl HeldDir {
             is_asking: false,
             queue: VecDeque::new(),
             busy: HashMap::default(),
+            times: None,
+            is_sending_times: false,
             numbered: 0,
             changes: 0,
             claimed: HashSet::default(),
@@ -189,6 +207,79 @@ impl State {
         self.attr.nlink = self.attr.nlink.saturating_add_signed(subdirs);
         let at = at.max(self.attr.ctime);
         (self.attr.mtime, self.attr.ctime) = (at, at);
+        if let Some(times) = &mut self.times {
+            (times.set.mtime, times.at) = (Some(SetTime::At(at)), at);
+        }
+    }
+
+    /// Sets the directory's own times, which are spelt out, by `at`. How many changes wait since;
+    /// `None` when they cannot wait, as somebody is sending a change of a name itself.
+    pub(super) fn set_times(
+        &mut self,
+        (set, cred): (SetAttr, &Cred),
+        at: Time,
+        due: Instant,
+    ) -> Option<usize> {
+        if self.phase != Phase::Held || !self.is_known || !self.claimed.is_empty() {
+            return None;
+        }
+        let at = at.max(self.attr.ctime);
+        self.changes += 1;
+        self.numbered += 1;
+        self.attr.ctime = at;
+        for (time, set) in [(&mut self.attr.atime, set.atime), (&mut self.attr.mtime, set.mtime)] {
+            if let Some(SetTime::At(at)) = set {
+                *time = at;
+            }
+        }
+        let before = self.times.take();
+        let added = usize::from(before.is_none());
+        let before_set = before.as_ref().map_or_else(SetAttr::default, |before| before.set);
+        let set = SetAttr {
+            atime: set.atime.or(before_set.atime),
+            mtime: set.mtime.or(before_set.mtime),
+            ..SetAttr::default()
+        };
+        let due = before.map_or(due, |before| before.due);
+        self.times = Some(Times { set, cred: cred.clone(), at, due, number: self.numbered });
+        Some(added)
+    }
+
+    /// Takes the directory's own times, if they are to be sent now, and nothing from before waits.
+    pub(super) fn take_times(&mut self, now: Instant) -> Option<Times> {
+        let is_due = self.upto(now) != u64::MAX;
+        if !is_due || self.is_sending_times || self.times_must_wait() {
+            return None;
+        }
+        self.is_sending_times = true;
+        self.times.take()
+    }
+
+    /// Whether changes from before the directory's own times are not sent.
+    fn times_must_wait(&self) -> bool {
+        let Some(times) = &self.times else { return false };
+        !self.busy.is_empty() || self.queue.iter().any(|op| op.number < times.number)
+    }
+
+    /// The number of the last change that may be sent now: once the directory's own times are due,
+    /// what came after them waits.
+    fn upto(&self, now: Instant) -> u64 {
+        let all = self.phase != Phase::Held;
+        let due = self.times.as_ref().filter(|times| all || times.due <= now);
+        due.map_or(u64::MAX, |times| times.number)
+    }
+
+    /// Makes the directory's own times due. Whether there are any.
+    pub(super) fn hurry_times(&mut self, now: Instant) -> bool {
+        let Some(times) = &mut self.times else { return false };
+        times.due = times.due.min(now);
+        true
+    }
+
+    /// The directory's own times were sent.
+    pub(super) fn times_are_sent(&mut self) {
+        self.changes += 1;
+        self.is_sending_times = false;
     }
 
     /// Takes an inode number. Whether more should be asked for.
@@ -253,17 +344,18 @@ impl State {
         let all = self.phase != Phase::Held;
         let room = IN_FLIGHT_MAX.saturating_sub(self.busy.len());
         let mut taken = Vec::new();
-        if room == 0 || !self.queue.iter().any(|op| all || op.due <= now) {
+        if room == 0 || self.is_sending_times || !self.queue.iter().any(|op| all || op.due <= now) {
             return taken;
         }
         let mut left: HashSet<EntryName> = HashSet::default();
-        let mut at = 0;
+        let (mut at, upto) = (0, self.upto(now));
         while taken.len() < room
             && let Some(op) = self.queue.get(at)
         {
             // An earlier change of the name goes first.
             let is_free = !self.busy.contains_key(&op.name) && !left.contains(&op.name);
             if is_free
+                && op.number <= upto
                 && (all || op.due <= now)
                 && let Some(op) = self.queue.remove(at)
             {
@@ -286,8 +378,15 @@ impl State {
     }
 
     /// The time at which the queue should be looked at again.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.queue.iter().filter(|op| !self.busy.contains_key(&op.name)).map(|op| op.due).min()
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        if self.is_sending_times {
+            return None;
+        }
+        let upto = self.upto(now);
+        let is_free = |op: &&Op| op.number <= upto && !self.busy.contains_key(&op.name);
+        let of_names = self.queue.iter().filter(is_free).map(|op| op.due).min();
+        let times = self.times.as_ref().filter(|_| !self.times_must_wait()).map(|times| times.due);
+        of_names.into_iter().chain(times).min()
     }
 
     /// A change was sent.
@@ -312,20 +411,32 @@ impl State {
             op.due = op.due.min(now);
             is_idle = false;
         }
+        if names.is_none() {
+            is_idle &= !self.is_sending_times;
+            if let Some(times) = self.times.as_mut().filter(|times| times.number <= upto) {
+                times.due = times.due.min(now);
+                is_idle = false;
+            }
+        }
         is_idle
     }
 
     /// Whether nothing waits, or is on its way.
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.busy.is_empty()
+        let are_known = self.times.is_none() && !self.is_sending_times;
+        self.queue.is_empty() && self.busy.is_empty() && are_known
     }
 
     pub(super) fn is_claimed(&self, name: &EntryName) -> bool {
         self.claimed.contains(name)
     }
 
-    /// Claims names of which nothing waits and nobody has claimed any.
+    /// Claims names of which nothing waits and nobody has claimed any. The directory's own times
+    /// must be sent first: they may not overtake a change that somebody sends itself.
     pub(super) fn claim(&mut self, names: &[&EntryName]) -> bool {
+        if self.times.is_some() || self.is_sending_times {
+            return false;
+        }
         if names.iter().any(|name| self.claimed.contains(*name)) {
             return false;
         }
@@ -339,10 +450,11 @@ impl State {
         });
     }
 
-    /// Takes out everything that is not begun: the directory is lost. The names of all changes.
-    pub(super) fn give_up(&mut self) -> Vec<Op> {
+    /// Takes out everything that is not begun: the directory is lost. The changes of names, and
+    /// whether its own times are among what is lost.
+    pub(super) fn give_up(&mut self) -> (Vec<Op>, bool) {
         self.phase = Phase::Returning;
-        self.queue.drain(..).collect()
+        (self.queue.drain(..).collect(), self.times.take().is_some())
     }
 }
 
@@ -426,12 +538,12 @@ mod tests {
         unlink(&mut state, "c", at(22));
         update(&mut state, "d", 4, at(23));
         state.push(&name("d"), What::Update(Ino(4)), at(30), true);
-        assert_eq!(state.next_due(), Some(at(20)));
+        assert_eq!(state.next_due(now), Some(at(20)));
         assert!(state.take_due(at(19)).is_empty());
         state.gather(at(20));
         let sent: Vec<_> = state.take_due(at(20)).into_iter().map(|op| op.name).collect();
         assert_eq!(sent, [name("a"), name("c"), name("d")], "b may get more");
-        assert_eq!(state.next_due(), Some(at(21)));
+        assert_eq!(state.next_due(now), Some(at(21)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -446,6 +558,37 @@ mod tests {
         assert_eq!(state.withdraw(&name("a"), Ino(2)), None, "the one before is still there");
         assert!(next(&mut state, now).is_some());
         assert_eq!(state.withdraw(&name("a"), Ino(2)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn times_of_the_directory_are_sent_after_what_came_before_and_before_what_came_after() {
+        let (held, now) = (held(), Instant::now());
+        let mut state = held.state.lock();
+        let time = |sec| Some(SetTime::At(Time { sec, nsec: 0 }));
+        let caller = Cred::ROOT;
+        let set = |mtime| (SetAttr { mtime, ..SetAttr::default() }, &caller);
+        let at = |sec| Time { sec, nsec: 0 };
+        update(&mut state, "a", 1, now);
+        assert_eq!(state.set_times(set(time(5)), at(100), now), Some(1));
+        assert_eq!((state.attr.mtime, state.attr.ctime), (at(5), at(100)));
+        assert!(!state.claim(&[&name("c")]) && !state.is_idle());
+        // One more name: it sets the times, too, and goes after them.
+        update(&mut state, "b", 2, now);
+        state.touch(1, 0, at(101));
+        assert!(state.take_times(now).is_none(), "a is not sent");
+        assert_eq!(next(&mut state, now).map(|op| op.name), Some(name("a")));
+        assert!(state.take_times(now).is_none() && next(&mut state, now).is_none());
+        assert_eq!(state.next_due(now), None, "a is on its way");
+        state.done(&name("a"));
+        assert_eq!(state.next_due(now), Some(now));
+        let times = state.take_times(now).expect("they are due");
+        assert_eq!((times.set.mtime, times.at), (time(101), at(101)));
+        assert!(next(&mut state, now).is_none() && !state.hurry(None, u64::MAX, now));
+        state.times_are_sent();
+        assert_eq!(next(&mut state, now).map(|op| op.name), Some(name("b")));
+        state.done(&name("b"));
+        assert!(state.is_idle() && state.claim(&[&name("c")]));
+        assert_eq!(state.set_times(set(time(6)), at(102), now), None, "c is being changed");
     }
 
     #[test]

@@ -100,6 +100,9 @@ impl FileSystem for Delegating {
             NodeRef::Dir(dir) => {
                 let held = self.held(dir).await;
                 if let Some(held) = &held {
+                    if let Some(attr) = self.set_times_here(held, cred, set).await {
+                        return Ok(attr);
+                    }
                     self.settle(held, None).await;
                 }
                 let since = held.as_ref().map(|held| held.state.lock().changes);

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use base::{
-    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
-    attr::MODE_SETGID, layout::POS_MAX,
+    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, SetTime, Time,
+    acl::without_umask, attr::MODE_SETGID, layout::POS_MAX,
 };
+use tokio::time::Instant;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
 
 use super::{
@@ -95,6 +96,10 @@ impl Delegating {
 
     async fn claim_in(&self, held: &Arc<HeldDir>, names: &[EntryName]) {
         let wanted: Vec<&EntryName> = names.iter().collect();
+        let hurries = held.state.lock().hurry_times(Instant::now());
+        if hurries {
+            self.pump(held);
+        }
         held.until(|state| state.claim(&wanted)).await;
         self.settle(held, Some(&wanted)).await;
     }
@@ -432,6 +437,35 @@ impl Delegating {
 }
 
 impl Delegating {
+    /// The attributes of a held directory whose times were set from here; `None` when the server
+    /// must do it. Only times are the directory's alone: who may search it, others know, too.
+    pub(super) async fn set_times_here(
+        &self,
+        held: &Arc<HeldDir>,
+        cred: &Cred,
+        set: SetAttr,
+    ) -> Option<Attr> {
+        let SetAttr { atime, mtime, .. } = set;
+        let only_times = set == SetAttr { atime, mtime, ..SetAttr::default() };
+        if !only_times || (atime.is_none() && mtime.is_none()) {
+            return None;
+        }
+        self.wait_for_queue().await;
+        let at = self.now_at(held.run.server);
+        let spelt = |time: Option<SetTime>| match time {
+            Some(SetTime::Now) => Some(SetTime::At(at)),
+            given => given,
+        };
+        let set = SetAttr { atime: spelt(atime), mtime: spelt(mtime), ..SetAttr::default() };
+        let attr = {
+            let mut state = held.state.lock();
+            self.queue_times(&mut state, (set, cred), at)?;
+            state.attr
+        };
+        self.pump_later(held);
+        Some(attr)
+    }
+
     /// Notes a rename that the server has made.
     pub(super) async fn note_move(
         &self,

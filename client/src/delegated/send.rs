@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use base::{Attr, Cred, EntryName, FsError, Ino, Time};
+use base::{Attr, Cred, EntryName, FsError, Ino, SetAttr, Time};
 use tokio::time::{Instant, sleep_until};
 use wire::{
     Create, FileRef, Held, InoRange, NodeRef, Reply, Request, ReserveInos, Setattr, Stand, Unlink,
@@ -16,7 +16,7 @@ use wire::{
 
 use super::{
     Delegating, QUEUED_MAX,
-    dir::{HeldDir, Op, State, What},
+    dir::{HeldDir, Op, State, Times, What},
     file::{Change, Make},
 };
 use crate::{
@@ -43,6 +43,18 @@ impl Delegating {
     pub(super) fn queue(&self, state: &mut State, name: &EntryName, what: What, is_whole: bool) {
         let added = state.push(name, what, Instant::now() + GATHER, is_whole);
         self.shared.queued.fetch_add(added, Ordering::AcqRel);
+    }
+
+    /// Adds a change of a directory's own times to what waits. `None` when it cannot wait.
+    pub(super) fn queue_times(
+        &self,
+        state: &mut State,
+        (set, cred): (SetAttr, &Cred),
+        at: Time,
+    ) -> Option<()> {
+        let added = state.set_times((set, cred), at, Instant::now() + GATHER)?;
+        self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        Some(())
     }
 
     /// Waits while too many changes are not sent.
@@ -73,7 +85,27 @@ impl Delegating {
                 this.pump(&held);
             });
         }
+        self.pump_times(held);
         self.pump_later(held);
+    }
+
+    /// Sends the directory's own times, if they are due and nothing else waits.
+    fn pump_times(&self, held: &Arc<HeldDir>) {
+        let Some(times) = held.state.lock().take_times(Instant::now()) else { return };
+        let (this, held) = (self.clone(), Arc::clone(held));
+        self.core.spawn(async move {
+            let Times { set, cred, at, .. } = times;
+            let request = Request::Setattr(Setattr { node: NodeRef::Dir(held.dir), set });
+            let sent = this.ask_held(&held, &cred, request, Some(at), None).await;
+            if let Err(error) = sent {
+                tracing::warn!(dir = held.dir.ino.0, %error, "times of a directory are lost");
+                this.is_lost(&held, &error);
+            }
+            held.state.lock().times_are_sent();
+            this.counted(1);
+            held.changed.notify_waiters();
+            this.pump(&held);
+        });
     }
 
     fn send_alone(&self, held: &Arc<HeldDir>, op: Op) {
@@ -99,7 +131,7 @@ impl Delegating {
         if state.is_timed {
             return;
         }
-        let Some(due) = state.next_due() else { return };
+        let Some(due) = state.next_due(Instant::now()) else { return };
         state.is_timed = true;
         drop(state);
         let (this, held) = (self.clone(), Arc::clone(held));
@@ -373,9 +405,8 @@ impl Delegating {
     /// themselves of what comes next.
     fn failed(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Option<Ino>, error: &Error) {
         tracing::warn!(%name, dir = held.dir.ino.0, %error, "a change that was made here is lost");
-        self.core.files.has_lost(ino);
-        self.shared.counters.lost.fetch_add(1, Ordering::Relaxed);
         if let Some(ino) = ino {
+            self.core.files.has_lost(Some(ino));
             let pos = self.pos(name);
             let is_gone = {
                 let mut state = held.state.lock();
@@ -390,6 +421,12 @@ impl Delegating {
                 held.state.lock().is_known = false;
             }
         }
+        self.is_lost(held, error);
+    }
+
+    fn is_lost(&self, held: &Arc<HeldDir>, error: &Error) {
+        self.core.files.has_lost(None);
+        self.shared.counters.lost.fetch_add(1, Ordering::Relaxed);
         let is_over = matches!(error, Error::SessionLost | Error::Closed);
         if is_over {
             self.lose(held);
@@ -400,21 +437,22 @@ impl Delegating {
 
     /// The directory is lost, with everything that was not sent.
     pub(super) fn lose(&self, held: &Arc<HeldDir>) {
-        let lost = held.state.lock().give_up();
+        let (lost, has_times) = held.state.lock().give_up();
         for op in &lost {
             if let What::Update(ino) = op.what {
                 self.core.files.has_lost(Some(ino));
             }
         }
-        if !lost.is_empty() {
+        let count = lost.len() + usize::from(has_times);
+        if count > 0 {
             tracing::warn!(
-                changes = lost.len(),
+                changes = count,
                 "changes are lost with a directory that this mount held"
             );
             self.core.files.has_lost(None);
         }
-        self.shared.counters.lost.fetch_add(lost.len(), Ordering::Relaxed);
-        self.counted(lost.len());
+        self.shared.counters.lost.fetch_add(count, Ordering::Relaxed);
+        self.counted(count);
         // Should the server think otherwise, it is told.
         self.gives_up(held);
     }

@@ -3,14 +3,14 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use base::{Cred, EntryName, FileKind, Locality, SetAttr};
+use base::{Cred, EntryName, FileKind, Locality, SetAttr, SetTime};
 use client::{Delegating, FileSystem as _, New, model::Model};
 use lab::{
     clock::HandClock,
     ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
     sim::jail::Jail,
 };
-use wire::{FileRef, NodeRef, Token};
+use wire::{DirRef, FileRef, NodeRef, Token};
 
 use super::{
     START, STEPS_MAX, model,
@@ -149,6 +149,76 @@ fn a_file_that_is_removed_when_it_is_about_to_be_made_is_no_loss() {
         }
         assert_eq!((mount.sync().await, mount.lost()), (Ok(()), 0));
         mount.rmdir(&Cred::ROOT, &root, &name("dir")).await.expect("it is empty");
+        mount.close().await.expect("nothing is left");
+    });
+}
+
+/// Makes a file with contents and attributes, as `tar` does.
+async fn unpack(mount: &Delegating, dir: &DirRef, name: &EntryName, contents: &'static str) {
+    let new = New { kind: FileKind::File, mode: 0o600, rdev: 0 };
+    let made = mount.create(&Cred::ROOT, dir, name, new, true, true).await.expect("it is new");
+    let handle = made.handle.expect("it was to be opened");
+    mount.write(handle, 0, contents.into(), false).await.expect("there is room");
+    let node = NodeRef::File(FileRef { dir: *dir, name: name.clone(), ino: made.entry.attr.ino });
+    for set in [
+        SetAttr { uid: Some(7), gid: Some(7), ..SetAttr::default() },
+        SetAttr { mode: Some(0o640), ..SetAttr::default() },
+        SetAttr { mtime: Some(SetTime::At(base::Time { sec: 1, nsec: 2 })), ..SetAttr::default() },
+    ] {
+        mount.setattr(&Cred::ROOT, &node, set).await.expect("it is there");
+    }
+    mount.release(handle).await.expect("it is open");
+}
+
+#[test]
+fn many_files_go_to_the_server_in_one_request() {
+    const FILES: usize = 60;
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let (root, _) = mount.root();
+        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
+        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
+        let dir = made.dir.expect("it is a directory");
+        let names: Vec<_> = (0..FILES).map(|number| name(&format!("f{number}"))).collect();
+        let requests = || mount.requests_by_server().iter().sum::<u64>();
+        let before = requests();
+        for name in &names {
+            unpack(&mount, &dir, name, "contents").await;
+        }
+        mount.settle_all().await;
+        let sent = requests() - before;
+        for name in &names {
+            mount.unlink(&Cred::ROOT, &dir, name).await.expect("it is there");
+        }
+        mount.settle_all().await;
+        println!("{sent} requests made {FILES} files");
+        // Inode numbers are asked for, and closed files released, many at a time.
+        assert!(sent <= 6, "{sent} requests made {FILES} files");
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_directory_is_recalled_at_once_also_after_everything_was_given_back() {
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let (root, _) = mount.root();
+        for round in 0..5 {
+            let name = EntryName::new(format!("d{round}").as_bytes()).expect("it is a name");
+            let made = mount.mkdir(&Cred::ROOT, &root, &name, 0o755).await.expect("it is new");
+            let dir = made.dir.expect("it is a directory");
+            unpack(&mount, &dir, &name, "contents").await;
+            let began = tokio::time::Instant::now();
+            other.lookup(&Cred::ROOT, &dir, &name).await.expect("it is there");
+            let took = began.elapsed();
+            assert!(took < Duration::from_millis(200), "round {round} took {took:?}");
+        }
+        let (granted, recalled) = mount.grants_and_recalls();
+        assert_eq!((granted, recalled), (5, 5));
         mount.close().await.expect("nothing is left");
     });
 }
