@@ -380,9 +380,9 @@ mod tests {
     async fn a_question_that_waits_hears_of_what_came_after_everything_was_given_back() {
         let held = Delegations::default();
         held.grant(DirId(7), ONE);
-        let told = held.news_of(ONE).expect("there is no news");
-        let hears = told.notified();
         held.given_back(DirId(7), ONE);
+        let told = held.news_of(ONE).expect("it waits also while the session holds nothing");
+        let hears = told.notified();
         held.grant(DirId(8), ONE);
         assert_eq!(held.silence_of(ONE), None);
         held.recall(DirId(8));
