@@ -344,10 +344,18 @@ impl Core {
             self.locks.meet(server, welcome.incarnation);
         }
         if forgot {
-            tracing::warn!(
-                server,
-                "the server has lost changes that it had answered: its power failed"
-            );
+            if welcome.forgot {
+                tracing::warn!(
+                    server,
+                    "the server has lost changes that it had answered: its power failed"
+                );
+            } else {
+                tracing::warn!(
+                    server,
+                    "the server was started anew and has ended the session: what it had answered \
+                     may be lost"
+                );
+            }
             self.files.forget_unstable(channel.stable_to(), |ino| self.has(server, ino));
         }
         if lost {

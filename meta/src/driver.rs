@@ -208,7 +208,10 @@ fn in_session(
             Ok((done, dirs)) => {
                 let caller =
                     Caller { cred: &header.cred, session: Some(session), ..Caller::SERVER };
-                let txn = Txn::new(shared, group, caller, now).tells_of(dirs);
+                let mut txn = Txn::new(shared, group, caller, now).tells_of(dirs);
+                for (seq, shard) in session.stores_long(header.seq, answer_shard(shared, header)) {
+                    txn.delete(key::answer(shard, session.id, session::answer_slot(seq)));
+                }
                 answer_change(txn, incoming, reply, session, Reply::Applied(done));
                 Outcome::Answered(Verdict::Done)
             }
@@ -569,10 +572,15 @@ pub(crate) fn keep_answer(
     answer: &[u8],
 ) {
     let slot = session::answer_slot(header.seq);
-    let shard = if header.shard.0 < txn.shared.config.shards { header.shard } else { ShardId(0) };
+    let shard = answer_shard(txn.shared, header);
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
         txn.put_answer(key::answer(shard, session.id, slot), header.seq, answer);
     }
+}
+
+/// The shard that the answer is stored with.
+fn answer_shard(shared: &Shared, header: &RequestHeader) -> ShardId {
+    if header.shard.0 < shared.config.shards { header.shard } else { ShardId(0) }
 }
 
 /// Whether the request may be executed at all.

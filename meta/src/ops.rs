@@ -35,7 +35,7 @@ pub(crate) mod tests;
 
 use std::sync::atomic::AtomicU64;
 
-use wire::{HeldReply, HeldRequest, Reply, Request};
+use wire::{Created, HeldMade, HeldReply, HeldRequest, Reply, Request};
 
 use crate::{
     coordinator, delegations::requests as delegations, error::Result, server::Counters, txn::Txn,
@@ -47,7 +47,9 @@ pub(crate) fn run_held(txn: &mut Txn<'_>, request: &HeldRequest) -> Result<HeldR
     match request {
         HeldRequest::Create(req) => {
             Counters::add(&counters.create);
-            create::run(txn, req).map(HeldReply::Created)
+            let Created { entry, opened, .. } = create::run(txn, req)?;
+            let proof = opened.map(|opened| opened.proof);
+            Ok(HeldReply::Made(HeldMade { attr: entry.attr, proof }))
         }
         HeldRequest::Write(req) => {
             Counters::add(&counters.write);

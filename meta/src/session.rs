@@ -30,7 +30,7 @@ use std::{
 };
 
 use base::{
-    Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, Time,
+    Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, ShardId, Time,
     limits::REQUESTS_IN_FLIGHT_MAX,
 };
 use bytes::Bytes;
@@ -81,6 +81,11 @@ struct State {
     /// Whether the answers from before the restart were taken in.
     restored: bool,
     answers: Answers,
+    /// Requests with long answers that are stored since the start, and the shards that they are
+    /// stored with, oldest first.
+    long: VecDeque<(Seq, ShardId)>,
+    /// Requests whose stored answers go with the answer to another one, which is not written yet.
+    going: Vec<(Seq, Seq)>,
     /// Opens from before the restart whose answers the client may not have.
     unheard: Vec<Unheard>,
 }
@@ -184,6 +189,8 @@ impl Session {
             heard: tokio::time::Instant::now(),
             owes_claims: false,
             answers: Answers { first: 1, slots: VecDeque::new() },
+            long: VecDeque::new(),
+            going: Vec::new(),
             unheard: Vec::new(),
         };
         let (key, share) = (OnceLock::new(), OnceLock::new());
@@ -430,12 +437,38 @@ impl Session {
     pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen, Spent> {
         let mut state = self.state.lock();
         state.answers.forget_before(unanswered.0.min(seq.0));
+        // Race: another core may have the removal of what is in the slot, and not have written it.
+        if state.going.iter().any(|(old, _)| old.0 + REQUESTS_IN_FLIGHT_MAX == seq.0) {
+            return Ok(Seen::Echo);
+        }
         state.answers.begin(seq.0)
+    }
+
+    /// Notes that a long answer to `seq` is about to be stored with `shard`. Returns earlier ones
+    /// that the client has had, and that need not be stored any more: slots of answers are used
+    /// again only after thousands of requests.
+    pub(crate) fn stores_long(&self, seq: Seq, shard: ShardId) -> Vec<(Seq, ShardId)> {
+        let mut state = self.state.lock();
+        let State { answers, long, going, .. } = &mut *state;
+        let mut gone = Vec::new();
+        while let Some((old, at)) = long.front().copied().filter(|(old, _)| old.0 < answers.first) {
+            long.pop_front();
+            // A newer request may have the slot.
+            if answers.end() <= old.0 + REQUESTS_IN_FLIGHT_MAX {
+                going.push((old, seq));
+                gone.push((old, at));
+            }
+        }
+        long.push_back((seq, shard));
+        gone
     }
 
     /// Keeps the answer to `seq`.
     pub(crate) fn answered(&self, seq: Seq, answer: Bytes) {
         let mut state = self.state.lock();
+        if !state.going.is_empty() {
+            state.going.retain(|(_, with)| *with != seq);
+        }
         if let Some(slot) = state.answers.slot(seq.0) {
             *slot = Slot::Answered(answer);
         }
@@ -548,6 +581,11 @@ impl Answers {
         self.slots.get_mut(index)
     }
 
+    /// The number after the highest that has begun.
+    fn end(&self) -> u64 {
+        self.first + self.slots.len() as u64
+    }
+
     fn begin(&mut self, seq: u64) -> Result<Seen, Spent> {
         if seq < self.first {
             return Ok(Seen::Echo);
@@ -654,6 +692,25 @@ mod tests {
         let beyond = Seq(REQUESTS_IN_FLIGHT_MAX + 1);
         assert!(matches!(session.begin(beyond, Seq(1)), Err(Spent)));
         assert!(matches!(begin(&session, beyond.0, 2), Seen::New));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_answers_go_when_the_client_has_had_them_and_their_slots_wait_for_that() {
+        let (session, shard) = (session(), ShardId(3));
+        let long = |seq| session.stores_long(Seq(seq), shard);
+        let next = |old: u64| old + REQUESTS_IN_FLIGHT_MAX;
+        assert!(matches!(begin(&session, 1, 1), Seen::New) && long(1).is_empty());
+        session.answered(Seq(1), Bytes::from_static(b"one"));
+        assert!(matches!(begin(&session, 2, 1), Seen::New) && long(2).is_empty(), "not heard");
+        assert!(matches!(begin(&session, 3, 2), Seen::New));
+        assert_eq!(long(3), [(Seq(1), shard)]);
+        // The slot of the first is free when the removal is written.
+        assert!(matches!(begin(&session, next(1), 3), Seen::Echo));
+        session.answered(Seq(3), Bytes::new());
+        assert!(matches!(begin(&session, next(1), 3), Seen::New));
+        // Another answer is in the slot of the second by then.
+        assert!(matches!(begin(&session, next(2), 4), Seen::New));
+        assert_eq!(long(next(2)), [(Seq(3), shard)]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ use wire::{Held, Retry, TxnId};
 pub(crate) use crate::record::located::{Located, Place};
 pub(crate) use dirs::{Dir, show_inode};
 pub(crate) use files::Node;
-pub(crate) use group::{CommitGroup, Promise, Unwritten};
+pub(crate) use group::{CommitGroup, GROUP_BYTES_MAX, Promise, Unwritten};
 pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 

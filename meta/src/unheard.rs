@@ -9,7 +9,7 @@
 
 use base::{Access, Decode as _, Ino, Seq};
 use bytes::Bytes;
-use wire::{Answer, Applied, Created, HeldReply, HeldRequest, Reply, Request};
+use wire::{Answer, Applied, Created, HeldMade, HeldReply, HeldRequest, Reply, Request};
 
 use crate::{
     server::Shared,
@@ -33,24 +33,25 @@ pub(crate) fn among(
 ) -> Vec<Unheard> {
     let opens = stored.iter().flat_map(|(seq, answer)| {
         let made = match Answer::from_bytes(answer) {
-            Ok(Answer::Done(Reply::Created(created))) => vec![created],
+            Ok(Answer::Done(Reply::Created(Created { entry, opened, .. }))) => {
+                vec![HeldMade { attr: entry.attr, proof: opened.map(|opened| opened.proof) }]
+            }
             Ok(Answer::Done(Reply::Applied(applied))) => made(applied).collect(),
             Ok(_) | Err(_) => Vec::new(),
         };
-        made.into_iter().map(|created| (*seq, created))
+        made.into_iter().map(|made| (*seq, made))
     });
-    let opens = opens.filter_map(|(seq, created)| {
-        let base::Attr { ino, uid, .. } = created.entry.attr;
-        let access = proven(ino, uid, created.opened?.proof)?;
-        Some(Unheard { seq, ino, uid, access })
+    let opens = opens.filter_map(|(seq, HeldMade { attr, proof })| {
+        let access = proven(attr.ino, attr.uid, proof?)?;
+        Some(Unheard { seq, ino: attr.ino, uid: attr.uid, access })
     });
     opens.collect()
 }
 
 /// The files that several changes have made.
-fn made(applied: Applied) -> impl Iterator<Item = Created> {
+fn made(applied: Applied) -> impl Iterator<Item = HeldMade> {
     applied.done.into_iter().filter_map(|reply| match reply {
-        HeldReply::Created(created) => Some(created),
+        HeldReply::Made(made) => Some(made),
         HeldReply::Written(_) | HeldReply::Attr(_) => None,
     })
 }

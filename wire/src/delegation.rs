@@ -7,7 +7,7 @@
 
 use base::{Attr, Cred, DirId, Ino, Time, codec};
 
-use crate::{Create, Created, DirRef, NodeRef, Request, Setattr, Unlink, Write, Written};
+use crate::{Create, DirRef, NodeRef, Request, Setattr, Unlink, Write, Written};
 
 codec! {
     /// The delegation that a request stands on.
@@ -125,7 +125,7 @@ codec! {
     /// The requests that may be one change of several.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum HeldRequest {
-        /// Make a file, and perhaps open it.
+        /// Make a file that is not there yet, and perhaps open it.
         Create(Create) = 1,
         /// Write to a file; no blocks come along.
         Write(Write) = 2,
@@ -171,11 +171,23 @@ codec! {
 }
 
 codec! {
+    /// A file that was made, as one change of several: no more than its maker does not know, as
+    /// these answers are stored.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct HeldMade {
+        /// Attributes of the file.
+        pub attr: Attr,
+        /// Proof of the open, if it was to be opened: as of [`Opened`](crate::Opened).
+        pub proof: Option<u64>,
+    }
+}
+
+codec! {
     /// The answer to one change of several.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum HeldReply {
         /// To a `Create`.
-        Created(Created) = 1,
+        Made(HeldMade) = 1,
         /// To a `Write`.
         Written(Written) = 2,
         /// To a `Setattr` or an `Unlink`: the file's attributes.

@@ -40,7 +40,7 @@ pub use data::{
     Written,
 };
 pub use delegation::{
-    Applied, Apply, Grant, Held, HeldChange, HeldReply, HeldRequest, InoRange, Recalled,
+    Applied, Apply, Grant, Held, HeldChange, HeldMade, HeldReply, HeldRequest, InoRange, Recalled,
     ReserveInos, Return,
 };
 pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};

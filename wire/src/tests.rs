@@ -76,7 +76,7 @@ variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(Scope { Files, Pages });
 variants!(HeldRequest { Create, Write, Setattr, Unlink });
-variants!(HeldReply { Created, Written, Attr });
+variants!(HeldReply { Made, Written, Attr });
 variants!(KeysChange { Show, Rotate, Retire, Revoke });
 variants!(Change { Created, Linked, Removed, MovedFrom, MovedTo, Attributes, Written });
 variants!(SignFor { Get, Put });

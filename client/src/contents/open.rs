@@ -180,7 +180,8 @@ impl Files {
         let mut inner = state.lock();
         let bytes = inner.discard();
         if never_made {
-            inner.is_unmade = false;
+            // What may be on its way already has nowhere to go.
+            (inner.is_unmade, inner.lost) = (false, true);
         }
         drop(inner);
         self.budget.give_back(bytes);
@@ -197,9 +198,8 @@ impl Files {
     }
 
     /// The server has made a file that was open before.
-    pub(crate) fn is_made(&self, ino: Ino, uid: u32, number: u64, opened: Opened) {
+    pub(crate) fn is_made(&self, ino: Ino, (uid, number, proof): (u32, u64, u64), attr: Attr) {
         let Some(state) = self.state(ino) else { return };
-        let Opened { attr, proof, .. } = opened;
         state.lock().is_made(Proof { uid, number, proof }, attr, self.one_user);
         state.flushed.notify_waiters();
     }

@@ -91,6 +91,12 @@ impl Client {
         visible
     }
 
+    /// Nobody wants what was taken: the file is removed.
+    pub(crate) fn is_unwanted(&self, taken: Taken) {
+        let attr = taken.state.lock().attr;
+        self.has_written(taken, attr);
+    }
+
     /// What was taken is not written: it is sent alone.
     pub(crate) fn is_unwritten(&self, taken: Taken) {
         self.flush_from(&taken.state, Some(taken.set));

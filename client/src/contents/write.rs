@@ -234,7 +234,16 @@ impl Client {
 
     pub(super) fn end_flush(&self, state: &FileState, set: &FlushSet, result: Result<Sent>) {
         let files = &self.core.files;
-        state.lock().end_flush(set, result, files.next_stamp());
+        let has_failed = matches!(result, Err(Error::Fs(_)));
+        let is_closed = {
+            let mut inner = state.lock();
+            inner.end_flush(set, result, files.next_stamp());
+            inner.opens == 0
+        };
+        if is_closed && has_failed {
+            // No handle can report it.
+            files.note_loss();
+        }
         files.budget.give_back(set.bytes);
         state.flushed.notify_waiters();
     }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use base::{Attr, FileKind, Ino, SetAttr, limits::HELD_CHANGES_MAX};
+use base::{Attr, EntryName, FileKind, Ino, SetAttr, limits::HELD_CHANGES_MAX};
 use wire::{
     Apply, Create, FileRef, Held, HeldChange, HeldReply, HeldRequest, NodeRef, Reply, Request,
     Setattr, Stand, Unlink,
@@ -196,19 +196,25 @@ impl Delegating {
         stamp: u64,
     ) -> Option<Option<Attr>> {
         let Update { file, make, number, written, change, rides, is_part } = update;
+        let (pos, ino) = (self.pos(&op.name), file.ino);
         let mut learnt = None;
         let mut is_left = is_part;
         if let Some(make) = make {
             match done.next() {
-                Some(HeldReply::Created(created)) if created.entry.attr.ino == file.ino => {
-                    let pos = self.pos(&op.name);
-                    if let Some(local) = held.state.lock().file(pos, &op.name, file.ino) {
+                Some(HeldReply::Made(made)) if made.attr.ino == ino => {
+                    if let Some(local) = held.state.lock().file(pos, &op.name, ino) {
                         local.make = None;
                     }
-                    if let (Some(number), Some(opened)) = (number, created.opened) {
-                        self.core.files.is_made(file.ino, make.cred.uid, number, opened);
+                    if let (Some(number), Some(proof)) = (number, made.proof) {
+                        let proof = (make.cred.uid, number, proof);
+                        self.core.files.is_made(ino, proof, made.attr);
                     }
-                    learnt = Some(created.entry.attr);
+                    learnt = Some(made.attr);
+                }
+                // Removed meanwhile, and never made: the removal has nothing to remove.
+                _ if held.state.lock().file(pos, &op.name, ino).is_none() => {
+                    self.was_never_made(held, &op.name, ino, written);
+                    return Some(None);
                 }
                 _ => is_left = true,
             }
@@ -225,11 +231,38 @@ impl Delegating {
             }
         }
         if change.is_some() && !rides && !is_left {
+            // What was written before the change is older than its answer.
+            let stamp = if learnt.is_some() { self.core.files.stamp() } else { stamp };
             match done.next() {
                 Some(HeldReply::Attr(attr)) => learnt = Some(self.core.files.seen(attr, stamp)),
                 _ => is_left = true,
             }
         }
+        if learnt.is_none() && !is_left {
+            // Nothing but the close was to be told: what was sent before is known.
+            let state = self.core.files.state_of(ino);
+            learnt = state.and_then(|state| {
+                let inner = state.lock();
+                (!inner.doubtful && !inner.is_unmade && !inner.is_dirty()).then_some(inner.attr)
+            });
+        }
         (!is_left).then_some(learnt)
+    }
+
+    /// A file was removed before the server has made it, and after it was asked to.
+    pub(super) fn was_never_made(
+        &self,
+        held: &HeldDir,
+        name: &EntryName,
+        ino: Ino,
+        written: Option<Taken>,
+    ) {
+        if let Some(taken) = written {
+            self.client.is_unwanted(taken);
+        }
+        self.core.files.discard(ino, true);
+        self.shared.table.lock().leaving.remove(&ino);
+        let withdrawn = held.state.lock().withdraw_removal(name, ino);
+        self.counted(withdrawn);
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct State {
     pub(super) attr: Attr,
     /// Whether `attr` is known. Otherwise the server is asked when everything is sent.
     pub(super) is_known: bool,
+    /// Whether mode and group in `attr` are the server's: new files inherit the group, perhaps.
+    pub(super) is_group_known: bool,
     /// Whether the directory has no extended attributes for certain.
     pub(super) is_plain: bool,
     /// Inode number of the directory above.
@@ -66,6 +68,8 @@ pub(super) struct State {
     pub(super) changes: u64,
     /// Names of which somebody sends a change itself.
     claimed: HashSet<EntryName>,
+    /// How many wait for a claim: the directory's own times are not set from here meanwhile.
+    pub(super) claims: usize,
     /// A task looks at the queue when its first change is old enough.
     pub(super) is_timed: bool,
 }
@@ -110,6 +114,9 @@ pub(super) struct Times {
     pub(super) cred: Cred,
     pub(super) at: Time,
     due: Instant,
+    /// Number of the first of the changes that these are.
+    since: u64,
+    /// Number of the last one: what came before goes first.
     number: u64,
 }
 
@@ -127,6 +134,7 @@ impl HeldDir {
             phase: Phase::Held,
             attr,
             is_known: true,
+            is_group_known: true,
             is_plain: true,
             parent,
             names: BTreeMap::new(),
@@ -139,6 +147,7 @@ impl HeldDir {
             numbered: 0,
             changes: 0,
             claimed: HashSet::default(),
+            claims: 0,
             is_timed: false,
         };
         HeldDir { dir, run, state: Mutex::new(state), changed: Notify::new() }
@@ -220,7 +229,8 @@ impl State {
         at: Time,
         due: Instant,
     ) -> Option<usize> {
-        if self.phase != Phase::Held || !self.is_known || !self.claimed.is_empty() {
+        let is_free = self.claimed.is_empty() && self.claims == 0;
+        if self.phase != Phase::Held || !self.is_known || !is_free {
             return None;
         }
         let at = at.max(self.attr.ctime);
@@ -240,8 +250,9 @@ impl State {
             mtime: set.mtime.or(before_set.mtime),
             ..SetAttr::default()
         };
-        let due = before.map_or(due, |before| before.due);
-        self.times = Some(Times { set, cred: cred.clone(), at, due, number: self.numbered });
+        let number = self.numbered;
+        let (due, since) = before.map_or((due, number), |before| (before.due, before.since));
+        self.times = Some(Times { set, cred: cred.clone(), at, due, since, number });
         Some(added)
     }
 
@@ -316,7 +327,8 @@ impl State {
             && let (What::Update(queued), What::Update(new)) = (&last.what, &op.what)
             && queued == new
         {
-            (last.due, last.number) = (last.due.min(op.due), op.number);
+            // With the first number it keeps its place before what came in between.
+            last.due = last.due.min(op.due);
             last.is_whole |= is_whole;
             return 0;
         }
@@ -337,6 +349,16 @@ impl State {
         let before = self.queue.len();
         self.queue.retain(|op| op.name != *name);
         Some(before - self.queue.len())
+    }
+
+    /// Takes back the removal of a file that was never made. How many changes that were.
+    pub(super) fn withdraw_removal(&mut self, name: &EntryName, ino: Ino) -> usize {
+        let is_it = |op: &Op| {
+            op.name == *name && matches!(op.what, What::Unlink { ino: other, .. } if other == ino)
+        };
+        let before = self.queue.len();
+        self.queue.retain(|op| !is_it(op));
+        before - self.queue.len()
     }
 
     /// Takes the changes that may be sent now; all are due when the directory is given back.
@@ -383,7 +405,8 @@ impl State {
             return None;
         }
         let upto = self.upto(now);
-        let is_free = |op: &&Op| op.number <= upto && !self.busy.contains_key(&op.name);
+        let has_room = self.busy.len() < IN_FLIGHT_MAX;
+        let is_free = |op: &&Op| has_room && op.number <= upto && !self.busy.contains_key(&op.name);
         let of_names = self.queue.iter().filter(is_free).map(|op| op.due).min();
         let times = self.times.as_ref().filter(|_| !self.times_must_wait()).map(|times| times.due);
         of_names.into_iter().chain(times).min()
@@ -413,7 +436,7 @@ impl State {
         }
         if names.is_none() {
             is_idle &= !self.is_sending_times;
-            if let Some(times) = self.times.as_mut().filter(|times| times.number <= upto) {
+            if let Some(times) = self.times.as_mut().filter(|times| times.since <= upto) {
                 times.due = times.due.min(now);
                 is_idle = false;
             }
@@ -572,6 +595,9 @@ mod tests {
         assert_eq!(state.set_times(set(time(5)), at(100), now), Some(1));
         assert_eq!((state.attr.mtime, state.attr.ctime), (at(5), at(100)));
         assert!(!state.claim(&[&name("c")]) && !state.is_idle());
+        // What was there before goes first, also if more of it comes.
+        assert_eq!(update(&mut state, "a", 1, now), 0);
+        assert!(state.times_must_wait());
         // One more name: it sets the times, too, and goes after them.
         update(&mut state, "b", 2, now);
         state.touch(1, 0, at(101));

@@ -63,7 +63,7 @@ impl FileSystem for Delegating {
                 let attr = self.server().getattr(cred, node).await?;
                 let mut state = held.state.lock();
                 if state.is_idle() && state.changes == since {
-                    (state.attr, state.is_known) = (attr, true);
+                    (state.attr, state.is_known, state.is_group_known) = (attr, true, true);
                 }
                 Ok(attr)
             }
@@ -110,7 +110,7 @@ impl FileSystem for Delegating {
                 if let Some(held) = held {
                     let mut state = held.state.lock();
                     let is_known = state.is_idle() && Some(state.changes) == since;
-                    (state.attr, state.is_known) = (attr, is_known);
+                    (state.attr, state.is_known, state.is_group_known) = (attr, is_known, true);
                 }
                 Ok(attr)
             }

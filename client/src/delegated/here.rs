@@ -37,6 +37,15 @@ impl Drop for Claim {
     }
 }
 
+/// Somebody waits for a claim in a directory, or has just got it.
+struct Waits<'a>(&'a HeldDir);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().claims -= 1;
+    }
+}
+
 /// A request for a delegation is under way.
 pub(super) struct Wish<'a>(&'a Delegating);
 
@@ -96,7 +105,12 @@ impl Delegating {
 
     async fn claim_in(&self, held: &Arc<HeldDir>, names: &[EntryName]) {
         let wanted: Vec<&EntryName> = names.iter().collect();
-        let hurries = held.state.lock().hurry_times(Instant::now());
+        let hurries = {
+            let mut state = held.state.lock();
+            state.claims += 1;
+            state.hurry_times(Instant::now())
+        };
+        let _waits = Waits(held);
         if hurries {
             self.pump(held);
         }
@@ -223,6 +237,10 @@ impl Delegating {
             let mut state = held.state.lock();
             // Race: the directory may be about to be given back.
             if state.phase != Phase::Held || state.get(pos, name).is_some() {
+                return None;
+            }
+            // An ACL that was set may have taken the set-group-id bit.
+            if !state.is_group_known {
                 return None;
             }
             let (ino, asks) = state.take_ino();
@@ -535,7 +553,8 @@ impl Delegating {
             NodeRef::File(file) => self.learn(file.ino, None, 0),
             NodeRef::Dir(dir) => {
                 if let Some(held) = self.held(dir).await {
-                    held.state.lock().is_known = false;
+                    let mut state = held.state.lock();
+                    (state.is_known, state.is_group_known) = (false, false);
                 }
             }
         }

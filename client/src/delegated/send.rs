@@ -274,6 +274,10 @@ impl Delegating {
         let Some(file) = state.file(pos, name, ino) else {
             drop(state);
             // The name may be another file's by now, which has a change of its own.
+            let unmade = self.core.files.state_of(ino);
+            if unmade.is_some_and(|state| state.lock().is_unmade) {
+                self.was_never_made(held, name, ino, None);
+            }
             self.closes(ino);
             return None;
         };
@@ -326,7 +330,8 @@ impl Delegating {
             return Err(FsError::Exists.into());
         }
         if let (Some(number), Some(opened)) = (number, created.opened) {
-            self.core.files.is_made(file.ino, make.cred.uid, number, opened);
+            let proof = (make.cred.uid, number, opened.proof);
+            self.core.files.is_made(file.ino, proof, opened.attr);
         }
         Ok(created.entry.attr)
     }
@@ -340,7 +345,6 @@ impl Delegating {
         change: Option<Change>,
     ) -> Result<Option<Attr>> {
         let state = self.core.files.state_of(file.ino);
-        let errors = state.as_ref().map(|state| state.lock().errors());
         if let Some(state) = &state {
             if let Some(Change { set, cred, at }) = &change {
                 state.lock().held_at = *at;
@@ -364,15 +368,10 @@ impl Delegating {
             None => None,
         };
         let Some(state) = state else { return Ok(attr) };
-        let (is_closed, has_failed, known) = {
+        let known = {
             let inner = state.lock();
-            let known = (!inner.doubtful && !inner.is_dirty()).then_some(inner.attr);
-            (inner.opens == 0, Some(inner.errors()) != errors, known)
+            (!inner.doubtful && !inner.is_dirty()).then_some(inner.attr)
         };
-        if is_closed && has_failed {
-            // No handle can report it.
-            self.core.files.note_loss();
-        }
         self.closes(file.ino);
         // The answer to the change is newer than what was written before it.
         Ok(attr.or(known))

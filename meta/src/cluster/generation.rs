@@ -216,6 +216,8 @@ impl Own {
             return (false, false);
         }
         *follows = (coordinator, position);
+        // The caller stores both.
+        *self.follows_kept.lock() = (position, Instant::now());
         (true, true)
     }
 

@@ -29,14 +29,12 @@ use crate::{
         self, outcome, participant,
         phase::{Ended, Phase},
     },
-    txn::{Caller, Promise, Remote, Txn},
+    txn::{Caller, GROUP_BYTES_MAX, Promise, Remote, Txn},
     wait::{Wait, WaitApart, WaitNow},
 };
 
 /// A group is written after this many requests, even if more are waiting: that bounds their delay.
 const GROUP_REQUESTS_MAX: usize = 512;
-/// A group is written after this many bytes as well.
-const GROUP_BYTES_MAX: usize = 1 << 20;
 
 impl Core {
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.

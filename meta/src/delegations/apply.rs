@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use base::{Attr, FsError, Time, limits::HELD_CHANGES_MAX};
-use wire::{Applied, Apply, Held, HeldChange, HeldReply, HeldRequest};
+use base::{Attr, FileKind, FsError, Time, limits::HELD_CHANGES_MAX};
+use wire::{Applied, Apply, Held, HeldChange, HeldReply, HeldRequest, NodeRef, Setattr};
 
 use crate::{
     error::{Fault, Result},
@@ -19,7 +19,7 @@ use crate::{
     ops,
     server::Shared,
     session::Session,
-    txn::{Caller, CommitGroup, Txn},
+    txn::{Caller, CommitGroup, GROUP_BYTES_MAX, Txn},
 };
 
 /// Does the changes, as far as that goes: their answers, and the directory as they have left it.
@@ -30,7 +30,8 @@ pub(crate) fn run(
     by: (&Arc<Session>, Time),
     several: &Apply,
 ) -> Result<(Applied, Vec<Attr>)> {
-    if several.changes.len() > HELD_CHANGES_MAX {
+    let held = incoming.header.stand.held.and_then(|held| held.dir);
+    if several.changes.len() > HELD_CHANGES_MAX || held != Some(several.dir.id) {
         return Err(FsError::Invalid.into());
     }
     let mut done = Vec::with_capacity(several.changes.len());
@@ -43,8 +44,12 @@ pub(crate) fn run(
                     dirs = told;
                 }
             }
-            Err(fault @ (Fault::Wait(_) | Fault::Halt(_))) if done.is_empty() => return Err(fault),
+            Err(fault @ Fault::Halt(_)) => return Err(fault),
+            Err(fault @ Fault::Wait(_)) if done.is_empty() => return Err(fault),
             Err(_) => break,
+        }
+        if group.changes.bytes() >= GROUP_BYTES_MAX {
+            break;
         }
     }
     Ok((Applied { done }, dirs))
@@ -85,8 +90,12 @@ fn one(
 /// Whether a change is one that waits for nothing and needs little.
 fn is_simple(request: &HeldRequest) -> bool {
     match request {
-        HeldRequest::Create(_) | HeldRequest::Unlink(_) => true,
+        // What is there already may be a link, whose target would be in the answer.
+        HeldRequest::Create(req) => req.exclusive && req.kind == FileKind::File,
+        HeldRequest::Unlink(_) => true,
         HeldRequest::Write(write) => write.blocks.is_empty(),
-        HeldRequest::Setattr(req) => req.set.size.is_none(),
+        HeldRequest::Setattr(Setattr { node, set }) => {
+            matches!(node, NodeRef::File(_)) && set.size.is_none()
+        }
     }
 }

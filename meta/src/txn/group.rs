@@ -21,6 +21,9 @@ use crate::{
     wait::WaitNow,
 };
 
+/// A group is written when it has so many bytes.
+pub(crate) const GROUP_BYTES_MAX: usize = 1 << 20;
+
 /// The effects of all that one core has executed since its last write.
 pub(crate) struct CommitGroup {
     pub(crate) core: usize,

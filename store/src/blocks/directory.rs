@@ -27,7 +27,7 @@ use std::{
 
 use bytes::Bytes;
 use object_store::PutPayload;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::{
     buffer::spare_capacity,
     fs::{Advice, fadvise},
@@ -50,6 +50,9 @@ pub(super) struct Directory {
     /// Held while a file is made. The kernel makes one at a time in a folder, and threads that wait
     /// for that spin.
     making: Mutex<()>,
+    /// Files that are being written: a second put of one waits until it can be compared.
+    writing: Mutex<BTreeSet<PathBuf>>,
+    written: Condvar,
 }
 
 /// The files that no sync has covered.
@@ -72,7 +75,8 @@ impl Directory {
         };
         let (directory, syncing, making) =
             (directory.to_owned(), Mutex::default(), Mutex::default());
-        Ok(Self { directory, handle, changes, syncing, making })
+        let (writing, written) = (Mutex::default(), Condvar::new());
+        Ok(Self { directory, handle, changes, syncing, making, writing, written })
     }
 
     /// Notes that a put of this file has returned, or that an earlier one may not have been synced.
@@ -138,6 +142,19 @@ impl Directory {
     }
 
     fn put_now(&self, path: &Path, object: &PutPayload) -> io::Result<()> {
+        {
+            let mut writing = self.writing.lock();
+            while !writing.insert(path.to_owned()) {
+                self.written.wait(&mut writing);
+            }
+        }
+        let put = self.put_alone(path, object);
+        self.writing.lock().remove(path);
+        self.written.notify_all();
+        put
+    }
+
+    fn put_alone(&self, path: &Path, object: &PutPayload) -> io::Result<()> {
         let make = || {
             let _making = self.making.lock();
             fs::File::create_new(path)

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use super::values::{attr, chunk, dir, entry, name, open_states, part, time};
 use crate::{
     Answer, Applied, BlockMapped, CacheEvents, Change, Created, DumpPage, DumpStarted, Entry,
-    FsInfo, FsckProgress, Grant, Granted, HeldReply, InoRange, LayoutNews, LockFound, NodeRef,
-    Noted, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry,
-    Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched,
-    Welcome, Written,
+    FsInfo, FsckProgress, Grant, Granted, HeldMade, HeldReply, InoRange, LayoutNews, LockFound,
+    NodeRef, Noted, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply,
+    Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent,
+    Watched, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -43,7 +43,7 @@ pub(super) fn all() -> Vec<Reply> {
 pub(super) fn held() -> Vec<HeldReply> {
     let attr = entry().attr;
     vec![
-        HeldReply::Created(Created { entry: entry(), existed: false, opened: None }),
+        HeldReply::Made(HeldMade { attr, proof: Some(77) }),
         HeldReply::Written(Written { attr }),
         HeldReply::Attr(attr),
     ]

@@ -8,14 +8,14 @@
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use base::{Cred, EntryName, FileKind, HashKey, SetAttr};
+use base::{Cred, EntryName, FileKind, FsError, HashKey, SetAttr};
 use client::{Delegating, FileSystem, New, model::Model};
 use wire::{DirRef, NodeRef};
 
 use super::model::{draw, lives_on};
 use crate::{
     clock::HandClock,
-    ops::{Rules, Step, Tallies, compare},
+    ops::{Answer, Difference, Rules, Step, Tallies, compare},
     sim::{
         jail::Jail,
         network::Place,
@@ -90,15 +90,28 @@ pub(super) async fn set_up(
             unsent(&world, &mounts, &format!("{label}-unsent")).await?;
         }
         let lost = || mounts.iter().map(Delegating::lost).sum::<usize>();
-        let lost_before = lost();
+        let losses = || one.client.stats().losses + other.client.stats().losses;
+        let (lost_before, losses_before) = (lost(), losses());
         let mut tallies = Tallies::new();
         let compared = compare(&clock, rules, (&real, &models), &steps, &mut tallies, settle).await;
         for (granted, recalled) in mounts.iter().map(Delegating::grants_and_recalls) {
             world.count(|counts| counts.granted += granted as u64);
             world.count(|counts| counts.recalled += recalled as u64);
         }
+        if compared.is_err() {
+            // A mount that was cut off hears later than the other one that its changes are lost.
+            world.wait(lease).await;
+            for mount in &mounts {
+                let settled = tokio::time::timeout(Duration::from_secs(300), mount.settle_all());
+                ensure!(settled.await.is_ok(), "changes of a mount are never sent");
+            }
+        }
         match compared {
             Ok(()) => {}
+            Err(difference) if is_told(&difference) && losses() > losses_before => {
+                world.trace().say(format_args!("{label}: a server has lost changes"));
+                world.count(|counts| counts.models_ended += 1);
+            }
             Err(difference) if lost() > lost_before => {
                 world.trace().say(format_args!("{label}: changes are lost: {difference}"));
                 world.count(|counts| counts.taken_back += 1);
@@ -123,6 +136,11 @@ pub(super) async fn set_up(
         one.close().await?;
         other.close().await
     })
+}
+
+/// Whether an operation says that something is lost which was answered before.
+fn is_told(difference: &Difference) -> bool {
+    matches!(*difference.left, Answer::Failed(FsError::Io) | Answer::Broken(_))
 }
 
 fn wall_off(world: &World, machine: &Machine, time: Duration) {

@@ -222,3 +222,69 @@ fn a_directory_is_recalled_at_once_also_after_everything_was_given_back() {
         mount.close().await.expect("nothing is left");
     });
 }
+
+#[test]
+fn a_file_is_shown_as_it_was_written_when_it_was_sent_before_its_close() {
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let (root, _) = mount.root();
+        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
+        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
+        let dir = made.dir.expect("it is a directory");
+        let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+        let made = mount.create(&Cred::ROOT, &dir, &name("a"), new, true, true).await;
+        let handle = made.expect("it is new").handle.expect("it was to be opened");
+        mount.settle_all().await;
+        mount.write(handle, 0, "contents".into(), false).await.expect("there is room");
+        mount.fsync(handle).await.expect("there is room");
+        mount.release(handle).await.expect("it is open");
+        // The file is closed at the server, and forgotten here.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let entry = mount.lookup(&Cred::ROOT, &dir, &name("a")).await.expect("it is there");
+        assert_eq!(entry.attr.size, 8);
+        mount.close().await.expect("nothing is left");
+    });
+}
+
+#[test]
+fn times_of_a_directory_stay_as_they_were_set_last() {
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let (root, _) = mount.root();
+        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
+        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
+        let dir = made.dir.expect("it is a directory");
+        let set = |sec| SetAttr {
+            mtime: Some(SetTime::At(base::Time { sec, nsec: 0 })),
+            ..SetAttr::default()
+        };
+        for pause in [30, 15, 5, 0] {
+            let file = name(&format!("f{pause}"));
+            unpack(&mount, &dir, &file, "contents").await;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let before = mount.requests_by_server().iter().sum::<u64>();
+            for sec in [7, 9] {
+                let node = NodeRef::Dir(dir);
+                let attr = mount.setattr(&Cred::ROOT, &node, set(sec)).await.expect("it is there");
+                assert_eq!(attr.mtime.sec, sec);
+            }
+            // More of the file comes after them, and changes no name.
+            let entry = mount.lookup(&Cred::ROOT, &dir, &file).await.expect("it is there");
+            let node = entry.node(&dir, &file);
+            let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+            mount.setattr(&Cred::ROOT, &node, mode).await.expect("it is there");
+            assert_eq!(mount.requests_by_server().iter().sum::<u64>(), before, "nobody waits");
+            mount.settle_all().await;
+            let attr = mount.getattr(&Cred::ROOT, &NodeRef::Dir(dir)).await.expect("it is there");
+            assert_eq!(attr.mtime.sec, 9);
+        }
+        // Now the directory is recalled: what comes is what the server has.
+        let looker = world.client(&Token::administrator(), true).await;
+        let seen = looker.getattr(&Cred::ROOT, &NodeRef::Dir(dir)).await.expect("it is there");
+        assert_eq!(seen.mtime.sec, 9);
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
