@@ -325,13 +325,14 @@ mod tests {
         let own = Own::new(&Member::new(1, 2, 7), 3, Word::default(), None);
         let coordinator = Term { number: 1, run: 5 };
         assert_eq!(own.keeps_to(coordinator, 100), (true, true));
+        own.keeps_to(coordinator, 200);
         assert!(!own.should_keep_follows(), "too soon");
         tokio::time::sleep(FOLLOWS_PERIOD).await;
         assert!(own.should_keep_follows() && !own.should_keep_follows());
         tokio::time::sleep(FOLLOWS_PERIOD).await;
-        own.keeps_to(coordinator, 100 + FOLLOWS_STEP - 1);
+        own.keeps_to(coordinator, 200 + FOLLOWS_STEP - 1);
         assert!(!own.should_keep_follows(), "so little may be what storing it costs");
-        own.keeps_to(coordinator, 100 + FOLLOWS_STEP);
+        own.keeps_to(coordinator, 200 + FOLLOWS_STEP);
         assert!(own.should_keep_follows());
     }
 }
