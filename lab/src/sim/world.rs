@@ -432,6 +432,12 @@ impl World {
         }
     }
 
+    /// The counts of what the world itself does, such as kills: workloads ask often.
+    #[must_use]
+    pub fn happened(&self) -> Counts {
+        *self.inner.counts.borrow()
+    }
+
     /// Changes the counts.
     pub fn count(&self, count: impl FnOnce(&mut Counts)) {
         count(&mut self.inner.counts.borrow_mut());

@@ -42,14 +42,14 @@ pub(super) async fn set_up(
     };
     Ok(async move {
         for round in 0..ROUNDS {
-            let cuts = below.world.counts().power_cuts;
+            let cuts = below.world.happened().power_cuts;
             match below.deepen(round).await {
                 Ok(()) => {}
                 // A power cut has lost a directory above, or a removal.
                 Err(Error::Fs(FsError::NotFound | FsError::Stale | FsError::Exists))
-                    if below.world.counts().power_cuts != cuts => {}
+                    if below.world.happened().power_cuts != cuts => {}
                 // A loss in this round or an earlier one is reported once.
-                Err(Error::Fs(FsError::Io)) if below.world.counts().power_cuts > 0 => {}
+                Err(Error::Fs(FsError::Io)) if below.world.happened().power_cuts > 0 => {}
                 Err(Error::SessionLost) => break,
                 Err(error) => return Err(error).with_context(|| format!("{} {round}", below.dir)),
             }

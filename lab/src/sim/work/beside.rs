@@ -35,7 +35,7 @@ pub(super) async fn set_up(
     Ok(async move {
         let (mut asked, mut answered) = (BTreeSet::new(), BTreeSet::new());
         for number in 0.. {
-            let spell = world.counts().away;
+            let spell = world.happened().away;
             if spell >= SPELLS {
                 break;
             }
@@ -45,7 +45,7 @@ pub(super) async fn set_up(
             if dir.server == away {
                 continue;
             }
-            let spell = world.counts().away;
+            let spell = world.happened().away;
             asked.insert((spell, dir.server));
             let by_path = away != 0 && random.one_in(2);
             let look = async {
@@ -60,7 +60,7 @@ pub(super) async fn set_up(
             // A request that was given up may have been done all the same.
             let Ok(looked) = timeout(PATIENCE, look).await else { continue };
             looked.with_context(|| format!("{} beside server {away}", dir.path))?;
-            if world.hosts()[away].is_away() && world.counts().away == spell {
+            if world.hosts()[away].is_away() && world.happened().away == spell {
                 answered.insert((spell, dir.server));
             }
         }

@@ -118,7 +118,7 @@ impl Fills {
             match done {
                 // A power cut has lost the session.
                 Err(error)
-                    if self.world.counts().power_cuts > 0
+                    if self.world.happened().power_cuts > 0
                         && self.world.plan().is_lossy()
                         && matches!(error.downcast_ref(), Some(Error::SessionLost)) =>
                 {

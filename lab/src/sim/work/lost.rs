@@ -67,7 +67,7 @@ pub(super) async fn set_up(
 
 impl Lost {
     fn power_cuts(&self) -> u64 {
-        self.world.counts().power_cuts
+        self.world.happened().power_cuts
     }
 
     async fn step(&mut self) -> anyhow::Result<()> {

@@ -53,7 +53,7 @@ pub(super) async fn set_up(
             Ok(()) => {}
             // After a restart a removed file may live on until every session has said which files
             // it has open.
-            Err(difference) if lives_on(&difference) && world.counts().kills > 0 => {
+            Err(difference) if lives_on(&difference) && world.happened().kills > 0 => {
                 world.trace().say(format_args!("{label}: a removed file lives on"));
                 world.count(|counts| counts.models_ended += 1);
             }

@@ -134,7 +134,7 @@ impl Mortal {
     }
 
     async fn check(&self, client: &Client) -> anyhow::Result<()> {
-        let (mut found, cuts) = (BTreeMap::new(), self.world.counts().power_cuts);
+        let (mut found, cuts) = (BTreeMap::new(), self.world.happened().power_cuts);
         loop {
             let entries = client.read_dir(&self.dir).await?.all().await?;
             // The last request of a client may outlive it. A listing beside a rename over two
@@ -152,7 +152,7 @@ impl Mortal {
             }
         }
         // A cut may take back a removal and the rename before it.
-        let names_max = if self.world.counts().power_cuts == cuts { 1 } else { 2 };
+        let names_max = if self.world.happened().power_cuts == cuts { 1 } else { 2 };
         for fate in &*self.fates.borrow() {
             self.compare(fate, names_max, &mut found).with_context(|| format!("{fate:?}"))?;
         }

@@ -161,7 +161,7 @@ impl Opened {
     }
 
     fn power_cuts(&self) -> u64 {
-        self.world.counts().power_cuts
+        self.world.happened().power_cuts
     }
 
     /// Syncs both clients. Returns whether one of them is told of a loss.
