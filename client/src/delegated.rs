@@ -8,8 +8,8 @@
 //! everything is sent, and works as ever from then on.
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
-//!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls and returns. `fs`: the operations,
-//!   `here`: their parts.
+//!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
+//!   and returns. `fs`: the operations, `here`: their parts.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the

@@ -7,7 +7,7 @@
 
 use base::{Attr, Cred, DirId, Ino, Time, codec};
 
-use crate::{Create, DirRef, NodeRef, Request, Setattr, Unlink, Write, Written};
+use crate::{Create, DirRef, NodeRef, Setattr, Unlink, Write, Written};
 
 codec! {
     /// The delegation that a request stands on.
@@ -110,11 +110,11 @@ codec! {
     /// One change in a directory that the session holds.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct HeldChange {
-        /// Who changes.
+        /// The user who makes the change.
         pub cred: Cred,
-        /// As of [`Held`].
+        /// Time of the change, see [`Held::at`].
         pub at: Time,
-        /// As of [`Held`].
+        /// Inode number of the file that is made, see [`Held::ino`].
         pub ino: Option<Ino>,
         /// The change.
         pub request: HeldRequest,
@@ -146,17 +146,6 @@ impl HeldRequest {
             HeldRequest::Setattr(Setattr { node: NodeRef::File(file), .. }) => &file.dir,
             HeldRequest::Setattr(Setattr { node: NodeRef::Dir(dir), .. }) => dir,
             HeldRequest::Unlink(req) => &req.dir,
-        }
-    }
-
-    /// The same as a request of its own.
-    #[must_use]
-    pub fn alone(self) -> Request {
-        match self {
-            HeldRequest::Create(req) => Request::Create(req),
-            HeldRequest::Write(req) => Request::Write(req),
-            HeldRequest::Setattr(req) => Request::Setattr(req),
-            HeldRequest::Unlink(req) => Request::Unlink(req),
         }
     }
 }

@@ -180,7 +180,7 @@ impl Files {
         let mut inner = state.lock();
         let bytes = inner.discard();
         if never_made {
-            // What may be on its way already has nowhere to go.
+            // A flush that is on its way already has nowhere to go.
             (inner.is_unmade, inner.lost) = (false, true);
         }
         drop(inner);

@@ -11,7 +11,7 @@ use wire::{ChunkSlices, Write};
 use super::state::{FileState, FlushSet, Sent};
 use crate::Client;
 
-/// What was written to a file, and is sent by whoever has this.
+/// Pieces that were written to a file, and are sent by whoever has this.
 pub(crate) struct Taken {
     state: Arc<FileState>,
     set: Arc<FlushSet>,
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// What was taken is written, and the file has these attributes since. Returns them with what
+    /// The pieces are written, and the file has these attributes since. Returns them with what
     /// was written meanwhile.
     pub(crate) fn has_written(&self, taken: Taken, attr: Attr) -> Attr {
         let Taken { state, set, chunks } = taken;
@@ -91,13 +91,13 @@ impl Client {
         visible
     }
 
-    /// Nobody wants what was taken: the file is removed.
+    /// The pieces are not wanted any more: the file is removed.
     pub(crate) fn is_unwanted(&self, taken: Taken) {
         let attr = taken.state.lock().attr;
         self.has_written(taken, attr);
     }
 
-    /// What was taken is not written: it is sent alone.
+    /// The pieces are not written: they are sent alone.
     pub(crate) fn is_unwritten(&self, taken: Taken) {
         self.flush_from(&taken.state, Some(taken.set));
     }

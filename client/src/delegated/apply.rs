@@ -25,15 +25,15 @@ const BYTES_MAX: u64 = 1 << 20;
 /// Most changes that one file needs.
 const CHANGES_A_FILE: usize = 3;
 
-/// What waits of one name, as it goes with a request.
+/// All that waits of one name, as it goes with a request.
 enum Part {
-    /// Nothing is left to be told.
+    /// The server knows all already.
     Nothing,
     Unlink(Ino),
     Update(Box<Update>),
 }
 
-/// What waits of a file.
+/// All that waits of a file.
 struct Update {
     file: FileRef,
     make: Option<Make>,
@@ -231,7 +231,7 @@ impl Delegating {
             }
         }
         if change.is_some() && !rides && !is_left {
-            // What was written before the change is older than its answer.
+            // Contents that were written before the change are older than its answer.
             let stamp = if learnt.is_some() { self.core.files.stamp() } else { stamp };
             match done.next() {
                 Some(HeldReply::Attr(attr)) => learnt = Some(self.core.files.seen(attr, stamp)),
@@ -239,7 +239,7 @@ impl Delegating {
             }
         }
         if learnt.is_none() && !is_left {
-            // Nothing but the close was to be told: what was sent before is known.
+            // Only the close was to be told: what was sent before is known.
             let state = self.core.files.state_of(ino);
             learnt = state.and_then(|state| {
                 let inner = state.lock();

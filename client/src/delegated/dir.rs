@@ -595,7 +595,7 @@ mod tests {
         assert_eq!(state.set_times(set(time(5)), at(100), now), Some(1));
         assert_eq!((state.attr.mtime, state.attr.ctime), (at(5), at(100)));
         assert!(!state.claim(&[&name("c")]) && !state.is_idle());
-        // What was there before goes first, also if more of it comes.
+        // The change from before goes first, also if more of it comes.
         assert_eq!(update(&mut state, "a", 1, now), 0);
         assert!(state.times_must_wait());
         // One more name: it sets the times, too, and goes after them.

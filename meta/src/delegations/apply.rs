@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use base::{Attr, FileKind, FsError, Time, limits::HELD_CHANGES_MAX};
-use wire::{Applied, Apply, Held, HeldChange, HeldReply, HeldRequest, NodeRef, Setattr};
+use wire::{Applied, Apply, Held, HeldChange, HeldReply, HeldRequest, NodeRef, Request, Setattr};
 
 use crate::{
     error::{Fault, Result},
@@ -80,17 +80,27 @@ fn one(
         return Err(Fault::Remote);
     }
     if shared.feed.is_on() {
-        feed::events::of_request(&mut txn, &request.clone().alone());
+        feed::events::of_request(&mut txn, &alone(request));
     }
     let told = txn.take_noted();
     txn.commit();
     Ok((reply, told))
 }
 
+/// The same change as a request of its own.
+fn alone(request: &HeldRequest) -> Request {
+    match request.clone() {
+        HeldRequest::Create(req) => Request::Create(req),
+        HeldRequest::Write(req) => Request::Write(req),
+        HeldRequest::Setattr(req) => Request::Setattr(req),
+        HeldRequest::Unlink(req) => Request::Unlink(req),
+    }
+}
+
 /// Whether a change is one that waits for nothing and needs little.
 fn is_simple(request: &HeldRequest) -> bool {
     match request {
-        // What is there already may be a link, whose target would be in the answer.
+        // A link that is there already would have its target in the answer.
         HeldRequest::Create(req) => req.exclusive && req.kind == FileKind::File,
         HeldRequest::Unlink(_) => true,
         HeldRequest::Write(write) => write.blocks.is_empty(),
