@@ -71,6 +71,8 @@ fn verdict(request: &Request) -> Verdict {
         | Request::SignBlocks(_)
         | Request::Lock(_)
         | Request::LockTest(_)
+        // Only who holds a directory may change it so.
+        | Request::Apply(_)
         | Request::Speculate(_) => Verdict::Unproven,
         Request::Lookup(_)
         | Request::Walk(_)
@@ -88,7 +90,6 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Tmpfile(_)
         | Request::Open(_)
         | Request::Write(_)
-        | Request::Apply(_)
         | Request::BlockMap(_)
         | Request::Allocate(_)
         | Request::Seek(_)
