@@ -1,7 +1,7 @@
 //! Little that was written to a file, to go with other changes in one request.
 //!
-//! It is a flush like any other, begun here: nothing else of the file is sent meanwhile. Where the
-//! request does not do it, it is sent in the background as ever.
+//! The flush is one like any other, begun here: nothing else of the file is sent meanwhile. Where
+//! the request does not do the write, the pieces are sent in the background as ever.
 
 use std::sync::Arc;
 

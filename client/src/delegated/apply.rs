@@ -1,9 +1,9 @@
 //! Sending several changes of a directory in one request.
 //!
-//! What waits of a file is up to three changes: it is made, written and given attributes. They go
-//! with those of other files as far as they are little, and nothing of the file is on its way
-//! already. The server does them in their order, until one is in its way. What it has not done is
-//! sent alone, as if it had not been asked for: then there is an answer to each.
+//! A file waits for up to three changes: it is made, written and given attributes. They go with
+//! those of other files as far as they are little, and nothing of the file is on its way already.
+//! The server does them in their order, until one is in its way. What it has not done is sent
+//! alone, as if it had not been asked for: then there is an answer to each.
 
 use std::sync::Arc;
 
@@ -76,8 +76,7 @@ impl Delegating {
                     alone.push(op);
                 }
             }
-            self.counted(ended);
-            held.changed.notify_waiters();
+            self.ended(held, ended);
         }
         alone
     }

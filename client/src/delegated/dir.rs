@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{DirRef, Grant};
 
-use super::file::Local;
+use super::file::{Change, Local};
 use crate::runs::Run;
 
 /// Most changes of one directory that are on their way at the same time.
@@ -110,9 +110,7 @@ pub(super) struct Op {
 /// A change of a directory's own times.
 #[derive(Debug, Clone)]
 pub(super) struct Times {
-    pub(super) set: SetAttr,
-    pub(super) cred: Cred,
-    pub(super) at: Time,
+    pub(super) change: Change,
     due: Instant,
     /// Number of the first of the changes that these are.
     since: u64,
@@ -217,12 +215,12 @@ impl State {
         let at = at.max(self.attr.ctime);
         (self.attr.mtime, self.attr.ctime) = (at, at);
         if let Some(times) = &mut self.times {
-            (times.set.mtime, times.at) = (Some(SetTime::At(at)), at);
+            (times.change.set.mtime, times.change.at) = (Some(SetTime::At(at)), at);
         }
     }
 
-    /// Sets the directory's own times, which are spelt out, by `at`. How many changes wait since;
-    /// `None` when they cannot wait, as somebody is sending a change of a name itself.
+    /// Sets the directory's own times. How many changes wait since; `None` when they cannot wait, as
+    /// somebody is sending a change of a name itself.
     pub(super) fn set_times(
         &mut self,
         (set, cred): (SetAttr, &Cred),
@@ -233,26 +231,17 @@ impl State {
         if self.phase != Phase::Held || !self.is_known || !is_free {
             return None;
         }
-        let at = at.max(self.attr.ctime);
         self.changes += 1;
         self.numbered += 1;
-        self.attr.ctime = at;
-        for (time, set) in [(&mut self.attr.atime, set.atime), (&mut self.attr.mtime, set.mtime)] {
-            if let Some(SetTime::At(at)) = set {
-                *time = at;
-            }
-        }
-        let before = self.times.take();
-        let added = usize::from(before.is_none());
-        let before_set = before.as_ref().map_or_else(SetAttr::default, |before| before.set);
-        let set = SetAttr {
-            atime: set.atime.or(before_set.atime),
-            mtime: set.mtime.or(before_set.mtime),
-            ..SetAttr::default()
-        };
+        let mut change = Change::new(set, cred, at, &self.attr);
+        change.at = at.max(self.attr.ctime);
+        change.apply(&mut self.attr);
         let number = self.numbered;
-        let (due, since) = before.map_or((due, number), |before| (before.due, before.since));
-        self.times = Some(Times { set, cred: cred.clone(), at, due, since, number });
+        let (added, times) = match self.times.take() {
+            None => (1, Times { change, due, since: number, number }),
+            Some(before) => (0, Times { change: before.change.then(change), number, ..before }),
+        };
+        self.times = Some(times);
         Some(added)
     }
 
@@ -608,7 +597,7 @@ mod tests {
         state.done(&name("a"));
         assert_eq!(state.next_due(now), Some(now));
         let times = state.take_times(now).expect("they are due");
-        assert_eq!((times.set.mtime, times.at), (time(101), at(101)));
+        assert_eq!((times.change.set.mtime, times.change.at), (time(101), at(101)));
         assert!(next(&mut state, now).is_none() && !state.hurry(None, u64::MAX, now));
         state.times_are_sent();
         assert_eq!(next(&mut state, now).map(|op| op.name), Some(name("b")));

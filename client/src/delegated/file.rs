@@ -89,7 +89,7 @@ impl Local {
 
     /// Takes in a change that may wait; `shown` are the attributes before.
     pub(super) fn change(&mut self, set: SetAttr, cred: &Cred, at: Time, shown: &Attr) {
-        let change = Change { set: spelt_out(set, at, shown), cred: cred.clone(), at };
+        let change = Change::new(set, cred, at, shown);
         self.pending = Some(match self.pending.take() {
             Some(before) => before.then(change),
             None => change,
@@ -108,8 +108,13 @@ impl Local {
 }
 
 impl Change {
+    /// A change that `cred` makes at `at`, of a node with the attributes `shown`.
+    pub(super) fn new(set: SetAttr, cred: &Cred, at: Time, shown: &Attr) -> Change {
+        Change { set: spelt_out(set, at, shown), cred: cred.clone(), at }
+    }
+
     /// This change and then a later one, as one.
-    fn then(self, later: Change) -> Change {
+    pub(super) fn then(self, later: Change) -> Change {
         let (before, set) = (self.set, later.set);
         let set = SetAttr {
             mode: set.mode.or(before.mode),
@@ -122,7 +127,7 @@ impl Change {
         Change { set, cred: later.cred, at: self.at.max(later.at) }
     }
 
-    fn apply(&self, attr: &mut Attr) {
+    pub(super) fn apply(&self, attr: &mut Attr) {
         let SetAttr { mode, uid, gid, atime, mtime, .. } = self.set;
         if let Some(mode) = mode {
             attr.mode = attr.mode & !MODE_BITS | mode & MODE_BITS;

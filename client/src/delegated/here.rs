@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use base::{
-    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, SetTime, Time,
-    acl::without_umask, attr::MODE_SETGID, layout::POS_MAX,
+    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
+    attr::MODE_SETGID, layout::POS_MAX,
 };
 use tokio::time::Instant;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
@@ -236,11 +236,9 @@ impl Delegating {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();
             // Race: the directory may be about to be given back.
-            if state.phase != Phase::Held || state.get(pos, name).is_some() {
-                return None;
-            }
+            let may_make = state.phase == Phase::Held && state.get(pos, name).is_none();
             // An ACL that was set may have taken the set-group-id bit.
-            if !state.is_group_known {
+            if !may_make || !state.is_group_known {
                 return None;
             }
             let (ino, asks) = state.take_ino();
@@ -470,11 +468,6 @@ impl Delegating {
         }
         self.wait_for_queue().await;
         let at = self.now_at(held.run.server);
-        let spelt = |time: Option<SetTime>| match time {
-            Some(SetTime::Now) => Some(SetTime::At(at)),
-            given => given,
-        };
-        let set = SetAttr { atime: spelt(atime), mtime: spelt(mtime), ..SetAttr::default() };
         let attr = {
             let mut state = held.state.lock();
             self.queue_times(&mut state, (set, cred), at)?;

@@ -2,9 +2,9 @@
 //! that as the request that it would be otherwise, which stands on the delegation.
 //!
 //! Alone, a file that was made, written and changed in the meantime takes two requests at most: it
-//! is made, and then written with all changes of its attributes. What cannot be sent any more, because the
-//! server has taken the directory back or has lost the session, is lost: open files report it as
-//! they report other lost writes, and the next `sync` does.
+//! is made, and then written with all changes of its attributes. What cannot be sent any more,
+//! because the server has taken the directory back or has lost the session, is lost: open files
+//! report it as they report other lost writes, and the next `sync` does.
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
@@ -16,7 +16,7 @@ use wire::{
 
 use super::{
     Delegating, QUEUED_MAX,
-    dir::{HeldDir, Op, State, Times, What},
+    dir::{HeldDir, Op, State, What},
     file::{Change, Make},
 };
 use crate::{
@@ -94,7 +94,7 @@ impl Delegating {
         let Some(times) = held.state.lock().take_times(Instant::now()) else { return };
         let (this, held) = (self.clone(), Arc::clone(held));
         self.core.spawn(async move {
-            let Times { set, cred, at, .. } = times;
+            let Change { set, cred, at } = times.change;
             let request = Request::Setattr(Setattr { node: NodeRef::Dir(held.dir), set });
             let sent = this.ask_held(&held, &cred, request, Some(at), None).await;
             if let Err(error) = sent {
@@ -102,8 +102,7 @@ impl Delegating {
                 this.is_lost(&held, &error);
             }
             held.state.lock().times_are_sent();
-            this.counted(1);
-            held.changed.notify_waiters();
+            this.ended(&held, 1);
             this.pump(&held);
         });
     }
@@ -113,10 +112,15 @@ impl Delegating {
         self.core.spawn(async move {
             this.send(&held, &op).await;
             held.state.lock().done(&op.name);
-            this.counted(1);
-            held.changed.notify_waiters();
+            this.ended(&held, 1);
             this.pump(&held);
         });
+    }
+
+    /// Changes of a directory, `count` of them, are not on their way any more.
+    pub(super) fn ended(&self, held: &HeldDir, count: usize) {
+        self.counted(count);
+        held.changed.notify_waiters();
     }
 
     /// Notes how many changes do not wait any more.

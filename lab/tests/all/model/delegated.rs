@@ -16,7 +16,7 @@ use super::{
     START, STEPS_MAX, model,
     real::{USUAL, leaves_nothing, same},
     tree::tree,
-    world::{Setup, in_world},
+    world::{Setup, World, in_world},
 };
 
 /// A comparison.
@@ -120,15 +120,25 @@ fn mounts_of_several_servers_that_hold_directories_answer_as_the_model() {
     answers_as_the_model(&[cluster], 60, 2);
 }
 
-#[test]
-fn a_file_that_is_removed_when_it_is_about_to_be_made_is_no_loss() {
+fn name(text: &str) -> EntryName {
+    EntryName::new(text.as_bytes()).expect("it is a name")
+}
+
+/// Runs a test with a mount that holds the directory `dir` of the root.
+fn in_held_dir(test: impl AsyncFnOnce(&World, Delegating, DirRef)) {
     let clock = HandClock::at(START);
     in_world(TWO.setup, &clock, async |world| {
         let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
         let (root, _) = mount.root();
-        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
         let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
         let dir = made.dir.expect("it is a directory");
+        test(world, mount, dir).await;
+    });
+}
+
+#[test]
+fn a_file_that_is_removed_when_it_is_about_to_be_made_is_no_loss() {
+    in_held_dir(async |_, mount, dir| {
         for is_changed in [false, true] {
             let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
             let made = mount.create(&Cred::ROOT, &dir, &name("a"), new, true, true).await;
@@ -148,6 +158,7 @@ fn a_file_that_is_removed_when_it_is_about_to_be_made_is_no_loss() {
             assert_eq!((sent, removed.map(drop)), (Ok(()), Ok(())));
         }
         assert_eq!((mount.sync().await, mount.lost()), (Ok(()), 0));
+        let (root, _) = mount.root();
         mount.rmdir(&Cred::ROOT, &root, &name("dir")).await.expect("it is empty");
         mount.close().await.expect("nothing is left");
     });
@@ -173,13 +184,7 @@ async fn unpack(mount: &Delegating, dir: &DirRef, name: &EntryName, contents: &'
 #[test]
 fn many_files_go_to_the_server_in_one_request() {
     const FILES: usize = 60;
-    let clock = HandClock::at(START);
-    in_world(TWO.setup, &clock, async |world| {
-        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
-        let (root, _) = mount.root();
-        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
-        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
-        let dir = made.dir.expect("it is a directory");
+    in_held_dir(async |_, mount, dir| {
         let names: Vec<_> = (0..FILES).map(|number| name(&format!("f{number}"))).collect();
         let requests = || mount.requests_by_server().iter().sum::<u64>();
         let before = requests();
@@ -208,7 +213,7 @@ fn a_directory_is_recalled_at_once_also_after_everything_was_given_back() {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         let (root, _) = mount.root();
         for round in 0..5 {
-            let name = EntryName::new(format!("d{round}").as_bytes()).expect("it is a name");
+            let name = name(&format!("d{round}"));
             let made = mount.mkdir(&Cred::ROOT, &root, &name, 0o755).await.expect("it is new");
             let dir = made.dir.expect("it is a directory");
             unpack(&mount, &dir, &name, "contents").await;
@@ -225,13 +230,7 @@ fn a_directory_is_recalled_at_once_also_after_everything_was_given_back() {
 
 #[test]
 fn a_file_is_shown_as_it_was_written_when_it_was_sent_before_its_close() {
-    let clock = HandClock::at(START);
-    in_world(TWO.setup, &clock, async |world| {
-        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
-        let (root, _) = mount.root();
-        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
-        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
-        let dir = made.dir.expect("it is a directory");
+    in_held_dir(async |_, mount, dir| {
         let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
         let made = mount.create(&Cred::ROOT, &dir, &name("a"), new, true, true).await;
         let handle = made.expect("it is new").handle.expect("it was to be opened");
@@ -249,13 +248,7 @@ fn a_file_is_shown_as_it_was_written_when_it_was_sent_before_its_close() {
 
 #[test]
 fn times_of_a_directory_stay_as_they_were_set_last() {
-    let clock = HandClock::at(START);
-    in_world(TWO.setup, &clock, async |world| {
-        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
-        let (root, _) = mount.root();
-        let name = |text: &str| EntryName::new(text.as_bytes()).expect("it is a name");
-        let made = mount.mkdir(&Cred::ROOT, &root, &name("dir"), 0o755).await.expect("it is new");
-        let dir = made.dir.expect("it is a directory");
+    in_held_dir(async |world, mount, dir| {
         let set = |sec| SetAttr {
             mtime: Some(SetTime::At(base::Time { sec, nsec: 0 })),
             ..SetAttr::default()
