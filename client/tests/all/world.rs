@@ -7,7 +7,7 @@
 use std::{
     cell::{Cell, RefCell},
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     rc::Rc,
     sync::{
         Arc,
@@ -165,6 +165,17 @@ impl World {
 
     /// Runs a world as [`World::run`] does, with these blocks.
     pub(crate) async fn run_with<T>(blocks: Blocks, test: impl AsyncFnOnce(World) -> T) -> T {
+        let mut ended = None;
+        {
+            let run = pin!(async { ended = Some(test(World::begin(blocks)).await) });
+            LocalSet::new().run_until(run as Pin<&mut dyn Future<Output = ()>>).await;
+        }
+        ended.expect("the test has ended")
+    }
+
+    /// A new world whose server is up. Not generic, as it is compiled for each kind of test
+    /// otherwise, of which there are a hundred.
+    fn begin(blocks: Blocks) -> World {
         let (sender, mut accepted) = mpsc::unbounded_channel();
         let world = World {
             engine: Arc::new(MemoryEngine::new()),
@@ -188,7 +199,7 @@ impl World {
         meta::format(world.engine.as_ref(), &options, &*world.clock, &*world.random)
             .expect("the engine is empty");
         let accepting = world.clone();
-        let accept = async move {
+        tokio::task::spawn_local(async move {
             while let Some(stream) = accepted.recv().await {
                 // Otherwise the stream is dropped: the connection is refused.
                 if let Some(running) = accepting.running.borrow_mut().as_mut()
@@ -201,14 +212,9 @@ impl World {
                     running.tasks.push(tokio::task::spawn_local(serve));
                 }
             }
-        };
-        let set = LocalSet::new();
-        set.run_until(async move {
-            tokio::task::spawn_local(accept);
-            world.start();
-            test(world).await
-        })
-        .await
+        });
+        world.start();
+        world
     }
 
     /// Starts a server on what is stored.

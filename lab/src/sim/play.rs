@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use futures::future::LocalBoxFuture;
 use meta::Bug;
 use tokio::{runtime::Builder, task::LocalSet, time::timeout};
 
@@ -31,6 +32,22 @@ pub fn in_world<T>(
     longest: Duration,
     play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    let mut result = None;
+    let put = &mut result;
+    let play = move |world| -> LocalBoxFuture<'_, anyhow::Result<()>> {
+        Box::pin(async move {
+            *put = Some(play(world).await?);
+            Ok(())
+        })
+    };
+    run(plan, bug, longest, Box::new(play))?;
+    result.context("it has ended, so it has a result")
+}
+
+type Played<'a> = Box<dyn FnOnce(World) -> LocalBoxFuture<'a, anyhow::Result<()>> + 'a>;
+
+/// Not generic, so that worlds and their executor are compiled once.
+fn run(plan: Plan, bug: Option<Bug>, longest: Duration, play: Played<'_>) -> anyhow::Result<()> {
     let trace = Trace::new(false);
     let (ended, mut problems) = trace::hear(&trace, || {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build()?;
@@ -38,7 +55,7 @@ pub fn in_world<T>(
         let ended = runtime.block_on(local.run_until(async {
             let world = World::new(plan, bug, &trace)?;
             world.form().await?;
-            timeout(longest, Box::pin(play(world))).await.context("it hangs")?
+            timeout(longest, play(world)).await.context("it hangs")?
         }));
         drop(local);
         drop(runtime);

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -69,17 +70,21 @@ pub(crate) fn in_world<T>(
     clock: &HandClock,
     test: impl AsyncFnOnce(&World) -> T,
 ) -> T {
+    let mut ended = None;
+    run(pin!(async {
+        let world = World::new(setup, clock).await;
+        ended = Some(test(&world).await);
+    }));
+    ended.expect("a panic is a problem")
+}
+
+/// Not generic, so that the executor is compiled once.
+fn run(test: Pin<&mut dyn Future<Output = ()>>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().expect("it needs no resources");
-    let run = || {
-        LocalSet::new().block_on(&runtime, async {
-            let world = World::new(setup, clock).await;
-            test(&world).await
-        })
-    };
-    let (ended, problems) = trace::hear(&Trace::new(false), run);
+    let run = || LocalSet::new().block_on(&runtime, test);
+    let (_, problems) = trace::hear(&Trace::new(false), run);
     assert!(problems.is_empty(), "{}", problems.join("\n  and "));
-    ended.expect("a panic is a problem")
 }
 
 /// Waits until clients have done the work that they do after their answers.

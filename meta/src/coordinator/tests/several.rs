@@ -1,5 +1,7 @@
 //! Several servers in one thread, with pipes between them.
 
+use std::pin::{Pin, pin};
+
 use base::ShardId;
 use parking_lot::Mutex;
 use store::Engine as _;
@@ -210,10 +212,14 @@ pub(crate) fn in_cluster_of(
 }
 
 fn run(options: fn(&str) -> ServerOptions, running: usize, test: impl AsyncFnOnce(&mut Three)) {
+    alone(pin!(async { test(&mut Three::new(options, running).await).await }));
+}
+
+/// Not generic, so that the executor is compiled once.
+fn alone(test: Pin<&mut dyn Future<Output = ()>>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    LocalSet::new()
-        .block_on(&runtime, async { test(&mut Three::new(options, running).await).await });
+    LocalSet::new().block_on(&runtime, test);
 }
 
 #[test]

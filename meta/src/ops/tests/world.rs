@@ -4,6 +4,7 @@
 //! crash leaves. Time that tokio measures stands still while there is anything to do.
 
 use std::{
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -89,7 +90,13 @@ pub(crate) fn in_damaged_world_of(setup: Setup, test: impl AsyncFnOnce(&mut Worl
     alone(async { test(&mut World::new(setup)).await });
 }
 
+/// Runs a future of any kind. The executor is compiled once and not for each of 400 tests, which
+/// would be a fifth of this crate's test program.
 fn alone(test: impl Future<Output = ()>) {
+    run_alone(pin!(test));
+}
+
+fn run_alone(test: Pin<&mut dyn Future<Output = ()>>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, test);

@@ -241,7 +241,7 @@ enum Step {
     RestartCoordinator,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> BoxedStrategy<Step> {
     let (server, amount) = (0..SERVERS, 1..6_i64);
     prop_oneof![
         10 => (server.clone(), amount.clone()).prop_map(|(at, more)| Step::Charge(at, more)),
@@ -251,6 +251,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => server.prop_map(Step::RestartServer),
         1 => Just(Step::RestartCoordinator),
     ]
+    .boxed()
 }
 
 /// Whether the servers came to use more than the limit.
