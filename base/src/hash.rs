@@ -5,6 +5,7 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
+use sha2::{Digest as _, Sha256};
 use siphasher::{sip::SipHasher24, sip128::Hasher128 as _, sip128::SipHasher24 as SipHasher128};
 
 use crate::{
@@ -22,6 +23,20 @@ codec! {
         pub k0: u64,
         /// Second half.
         pub k1: u64,
+        /// Function that makes the ids of directories.
+        pub ids: IdHash,
+    }
+}
+
+codec! {
+    /// Function that makes the ids of directories. It never changes in a file system.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum IdHash {
+        /// SipHash-2-4 with 128 bits, in file systems that were made before on-disk version 12. Who
+        /// knows the key, as each session does, may find names whose ids collide with others.
+        Sip = 1,
+        /// The first 128 bits of SHA-256: nobody finds a name with the id of another.
+        Sha256 = 2,
     }
 }
 
@@ -34,16 +49,37 @@ pub const POS_MIN: u64 = 16;
 const SHORT: u64 = 0x7368_6f72_7469_6400;
 
 impl HashKey {
+    /// The key of a new file system.
+    #[must_use]
+    pub const fn new(k0: u64, k1: u64) -> HashKey {
+        HashKey { k0, k1, ids: IdHash::Sha256 }
+    }
+
     /// The id of the directory born as `name` in `parent`, with `version`.
     ///
     /// Paper: InfiniFS §3.3, the birth triple.
     #[must_use]
     pub fn dir_id(&self, parent: DirId, name: &EntryName, version: NameVersion) -> DirId {
-        let mut hasher = SipHasher128::new_with_keys(self.k0, self.k1);
-        hasher.write(&parent.0.to_le_bytes());
-        hasher.write(&version.0.to_le_bytes());
-        hasher.write(name.as_bytes());
-        let id = self.shorten(hasher.finish128().as_u128());
+        let hash = match self.ids {
+            IdHash::Sip => {
+                let mut hasher = SipHasher128::new_with_keys(self.k0, self.k1);
+                hasher.write(&parent.0.to_le_bytes());
+                hasher.write(&version.0.to_le_bytes());
+                hasher.write(name.as_bytes());
+                hasher.finish128().as_u128()
+            }
+            IdHash::Sha256 => {
+                let hasher = Sha256::new()
+                    .chain_update(self.k0.to_le_bytes())
+                    .chain_update(self.k1.to_le_bytes())
+                    .chain_update(parent.0.to_le_bytes())
+                    .chain_update(version.0.to_le_bytes())
+                    .chain_update(name.as_bytes());
+                let hash: [u8; 32] = hasher.finalize().into();
+                u128::from_le_bytes(*hash.first_chunk().expect("32 bytes are more than 16"))
+            }
+        };
+        let id = self.shorten(hash);
         // Small ids are reserved; the root is 1.
         DirId(if id < 256 { id + 256 } else { id })
     }
@@ -148,7 +184,7 @@ pub type HashSet<K> = std::collections::HashSet<K, BuildHasherDefault<FixedHashe
 mod tests {
     use super::*;
 
-    const KEY: HashKey = HashKey { k0: 1, k1: 2 };
+    const KEY: HashKey = HashKey::new(1, 2);
 
     fn name(name: &str) -> EntryName {
         EntryName::new(name.as_bytes()).unwrap()
@@ -156,9 +192,12 @@ mod tests {
 
     #[test]
     fn ids_and_positions_have_known_values() {
-        let id = KEY.dir_id(DirId::ROOT, &name("home"), NameVersion(0));
-        let pos = KEY.pos(&name("home"));
+        let old = HashKey { ids: IdHash::Sip, ..KEY };
+        let id = old.dir_id(DirId::ROOT, &name("home"), NameVersion(0));
         assert_eq!(format!("{id}"), "be313051f023a07c7e581feefdfb1dff");
+        let id = KEY.dir_id(DirId::ROOT, &name("home"), NameVersion(0));
+        assert_eq!(format!("{id}"), "845911f282e4658bfc36b2778dee8a1");
+        let pos = KEY.pos(&name("home"));
         assert_eq!(format!("{pos:x}"), "41e8e5cbe5497f68");
     }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::codec::{Decode, DecodeError, Element, Encode, Reader};
+use crate::limits::SHARDS_MAX;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -51,8 +52,8 @@ id! {
     DirId(u128)
 }
 id! {
-    /// An inode number: the shard where the inode was born (high 16 bits) and that shard's counter.
-    /// Never given out twice. Shown in decimal, as `ls -i` does.
+    /// An inode number: the lane (high 4 bits) and the shard (12 bits) where the inode was born, and
+    /// that shard's counter. Never given out twice. Shown in decimal, as `ls -i` does.
     Ino(u64) as "{}"
 }
 id! {
@@ -89,12 +90,20 @@ impl DirId {
     pub const ROOT: DirId = DirId(1);
 }
 
+impl ShardId {
+    /// In place of a shard, where a server itself is meant.
+    pub const SERVER: ShardId = ShardId(u16::MAX);
+}
+
 impl Ino {
     /// The inode number of the root directory.
     pub const ROOT: Ino = Ino(1);
 
     /// How many bits of an inode number count within its shard.
     pub const COUNTER_BITS: u32 = 48;
+
+    /// How many bits of an inode number are above its lane.
+    const LANE_SHIFT: u32 = 60;
 
     /// The number that `counter` gives on `shard`.
     ///
@@ -103,14 +112,29 @@ impl Ino {
     #[must_use]
     pub fn new(shard: ShardId, counter: u64) -> Ino {
         assert!(counter < 1 << Self::COUNTER_BITS, "inode counter exhausted: counter={counter}");
+        debug_assert!(shard.0 < SHARDS_MAX, "a shard has 12 bits: {shard:?}");
         Ino(u64::from(shard.0) << Self::COUNTER_BITS | counter)
+    }
+
+    /// This number, of an inode that is born on `lane` of its shard.
+    #[must_use]
+    pub fn on_lane(self, lane: u8) -> Ino {
+        let without = self.0 & ((1 << Self::LANE_SHIFT) - 1);
+        Ino(u64::from(lane) << Self::LANE_SHIFT | without)
+    }
+
+    /// The lane of its shard on which the inode was born.
+    #[must_use]
+    pub fn lane(self) -> u8 {
+        (self.0 >> Self::LANE_SHIFT).try_into().expect("4 bits are left")
     }
 
     /// The shard where the inode was born; it keeps the inode's blocks and knows where a renamed
     /// file is.
     #[must_use]
     pub fn shard(self) -> ShardId {
-        ShardId(u16::try_from(self.0 >> Self::COUNTER_BITS).expect("16 bits are left"))
+        let shard = self.0 >> Self::COUNTER_BITS & u64::from(SHARDS_MAX - 1);
+        ShardId(u16::try_from(shard).expect("12 bits are left"))
     }
 }
 
@@ -150,7 +174,10 @@ mod tests {
     fn an_ino_knows_its_shard() {
         let ino = Ino::new(ShardId(63), 77);
         assert_eq!(ino.shard(), ShardId(63));
-        assert_eq!(ino.0 & 0xffff, 77);
+        assert_eq!((ino.0 & 0xffff, ino.lane()), (77, 0));
+        let last = Ino::new(ShardId(SHARDS_MAX - 1), 77).on_lane(15);
+        assert_eq!((last.shard(), last.lane()), (ShardId(SHARDS_MAX - 1), 15));
+        assert_eq!(last.on_lane(0), Ino::new(ShardId(SHARDS_MAX - 1), 77));
         assert_eq!(Ino::ROOT.shard(), ShardId(0));
     }
 

@@ -24,7 +24,7 @@ pub use attr::{Attr, FileKind, SetAttr, SetTime, Time};
 pub use clock::{Backoff, Clock, Random};
 pub use codec::{Decode, DecodeError, Encode, Reader, Tagged};
 pub use error::FsError;
-pub use hash::{HashKey, HashMap, HashSet};
+pub use hash::{HashKey, HashMap, HashSet, IdHash};
 pub use id::{BlockId, DirId, Epoch, Ino, NameVersion, Seq, SessionId, ShardId};
 pub use layout::{Layout, Moving, Pair, Splits, Spread, Subsets, Transfer};
 pub use locks::{ByteRange, LockKind, LockMode, LockOwner};

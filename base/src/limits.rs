@@ -61,8 +61,10 @@ pub const REQUESTS_IN_FLIGHT_MAX: u64 = 4096;
 pub const LOCKS_A_SESSION_MAX: usize = 65_536;
 /// Number of locks that one claim may carry.
 pub const LOCKS_A_CLAIM_MAX: usize = 1000;
-/// The most shards a file system can be formatted with.
+/// The most shards a file system can be formatted with: inode numbers have 12 bits for them.
 pub const SHARDS_MAX: u16 = 4096;
+/// The most lanes of a shard: inode numbers have 4 bits for them.
+pub const LANES_MAX: u8 = 16;
 /// Number of groups that a request's credentials may carry.
 pub const GROUPS_MAX: usize = 65_536;
 

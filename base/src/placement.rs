@@ -9,6 +9,7 @@
 use crate::{
     codec,
     id::{DirId, Epoch, ShardId},
+    limits::LANES_MAX,
 };
 
 codec! {
@@ -48,6 +49,16 @@ pub fn shard_of(home: DirId, partition: u16, shards: u16) -> ShardId {
     let first = jump_hash(key, u32::from(shards));
     let shard = (first + u32::from(partition)) % u32::from(shards);
     ShardId(u16::try_from(shard).expect("less than the number of shards"))
+}
+
+/// The lane of its shard on which the inodes of a directory's group are born: the first bits of the
+/// directory's id, so that records under ids and under inode numbers lie lane by lane. `lanes` is a
+/// power of two, at most [`LANES_MAX`].
+#[must_use]
+pub fn lane_of(dir: DirId, lanes: u8) -> u8 {
+    debug_assert!(lanes.is_power_of_two() && lanes <= LANES_MAX, "lanes={lanes}");
+    let first = u8::try_from(dir.0 >> 124).expect("4 bits are left");
+    first / (LANES_MAX / lanes)
 }
 
 /// Jump consistent hash (Lamping and Veach 2014): growing from n to n+1 buckets moves 1/(n+1) of
@@ -132,6 +143,13 @@ mod tests {
             (0..8).map(|i| shard_of(DirId(i * 1_000_003 + 256), 0, 64).0).collect();
         assert_eq!(places, [16, 23, 55, 52, 2, 16, 54, 48]);
         assert_eq!(shard_of(DirId::ROOT, 0, 64), ShardId(0));
+    }
+
+    #[test]
+    fn lanes_are_the_first_bits_of_an_id() {
+        let dir = DirId(0xd << 124 | 77);
+        assert_eq!([1, 2, 8, 16].map(|lanes| lane_of(dir, lanes)), [0, 1, 6, 13]);
+        assert_eq!(lane_of(DirId::ROOT, 16), 0);
     }
 
     #[test]

@@ -67,10 +67,10 @@ mod tests {
     #[test]
     fn all_entries_are_somewhere_and_nearly_evenly() {
         let tree = Tree { directories: 20_000, branches: 10, files: 20 };
-        let held = entries(tree, HashKey { k0: 1, k1: 2 }, 64, 32);
+        let held = entries(tree, HashKey::new(1, 2), 64, 32);
         assert_eq!(held.iter().sum::<u64>(), 20_000 * 21);
         assert!(imbalance(&held) < 1.3, "{held:?}");
-        assert_eq!(entries(tree, HashKey { k0: 1, k1: 2 }, 64, 1), [20_000 * 21]);
+        assert_eq!(entries(tree, HashKey::new(1, 2), 64, 1), [20_000 * 21]);
     }
 
     #[test]

@@ -131,7 +131,7 @@ mod tests {
     use crate::balance::imbalance;
 
     fn grown(spread: Spread, entries: u32) -> Division {
-        let key = HashKey { k0: 7, k1: 8 };
+        let key = HashKey::new(7, 8);
         let mut division = Division::new(Rules { spread, threshold: 100, shards: 16 });
         for number in 0..entries {
             let name = EntryName::new(format!("file.{number}").as_bytes()).expect("a name");

@@ -107,7 +107,7 @@ pub const EVENT_BYTES: f64 = 32.0;
 /// Bytes that a client's cache takes for a directory, next to its name.
 pub const CACHED_BYTES: f64 = 460.0;
 /// Shards of a file system that was formatted as usual.
-pub const SHARDS_USUAL: u16 = 64;
+pub const SHARDS_USUAL: u16 = 1024;
 /// Longest acceptable wait for a server to start again. A client that waits longer counts as not
 /// served.
 pub const START_SECONDS_MAX: f64 = 60.0;
@@ -200,7 +200,7 @@ impl Constants {
         vec![
             limit("one core of the coordinator", needs.coordinator),
             limit(
-                "a shard for each server, as formatted (64)",
+                "a shard for each server, as formatted (1,024)",
                 needs.servers / f64::from(SHARDS_USUAL),
             ),
             limit(

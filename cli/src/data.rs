@@ -54,11 +54,12 @@ use crate::{
 /// clusters only; in 5, of clusters as well, records of kind `P` may end with the participants, and
 /// there are records of kind `E`; in 6 and 7, of clusters, there may be a record of kind `K`, and
 /// tokens are `pando2.` ones; in 8 and 9, of clusters, there may be records of kind `L`; in 10 and
-/// 11, of clusters, records of kind `M` may end with generations. Every data directory is one of
-/// the next version, but not the other way round.
-const VERSION: u32 = 10;
+/// 11, of clusters, records of kind `M` may end with generations; in 12, and 13 of clusters, keys have
+/// three zones, and the configuration has lanes and the hash of ids. Every data directory can be
+/// brought to the next version, but not the other way round.
+const VERSION: u32 = 12;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 11;
+const VERSION_CLUSTER: u32 = 13;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -213,6 +214,7 @@ pub(crate) fn format(path: &Path, new: &New) -> anyhow::Result<()> {
     let options = FormatOptions {
         name: new.name.clone(),
         shards: new.shards,
+        lanes: base::limits::LANES_MAX,
         servers: new.servers,
         locality: new.locality,
         inline_bytes_max: new.inline_bytes_max,

@@ -8,7 +8,7 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use base::{Backoff, Cred, FsError, Ino, ShardId, Tagged as _, limits::SHARDS_MAX};
+use base::{Backoff, Cred, FsError, Ino, Tagged as _, limits::SHARDS_MAX};
 use tokio::time::sleep;
 use tracing::Instrument as _;
 use wire::{Answer, Granted, NodeRef, Noted, Release, Reply, Request, Retry, Stand};
@@ -204,7 +204,7 @@ impl Core {
                 Answer::Retry(Retry::StaleDir) => return Err(Failure::StaleDir),
                 Answer::Retry(Retry::NotHeld) => return Err(Failure::NotHeld),
                 Answer::Retry(Retry::Coordinate) => {
-                    let route = Route::Shard(ShardId(0));
+                    let route = Route::COORDINATOR;
                     if ticket.route() == route {
                         sleep(pauses.draw(random)).await;
                     }

@@ -119,9 +119,9 @@ impl Channels {
         joined.map(|lane| &lane.channel)
     }
 
-    /// The first shard that a server has.
+    /// The first shard that a server has; [`ShardId::SERVER`] if it has none.
     pub(crate) fn first_shard(&self, server: u16) -> ShardId {
-        self.router.read().place(Route::Server(server)).shard
+        self.router.read().first_shard(server)
     }
 
     /// A server to ask instead of one that does not answer.

@@ -14,9 +14,6 @@ use crate::{
     route::Route,
 };
 
-/// The coordinator is wherever shard 0 is.
-const COORDINATOR: Route = Route::Shard(base::ShardId(0));
-
 impl Core {
     /// The best route of a request that goes by `route`, and how it was before if it was changed
     /// from memory.
@@ -27,7 +24,7 @@ impl Core {
     ) -> (Route, Option<Remembered>) {
         let Route::Home(home) = route else { return (route, None) };
         if self.is_coordinated(request) {
-            return (COORDINATOR, None);
+            return (Route::COORDINATOR, None);
         }
         let opens = matches!(request, Request::Open(_));
         let Some(file) = inode_routes::file_of(request) else {

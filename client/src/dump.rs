@@ -196,8 +196,6 @@ impl Dump {
         let alone = self.parts.len() == 1;
         let next = |part: &&mut Part| part.next.clone();
         let left = self.parts.iter_mut().filter(|part| part.next.is_some());
-        // Where two servers begin with one shard, the coordinator's is first: it has only quotas
-        // there.
         let Some(part) = left.min_by_key(next) else { return Ok(None) };
         let (server, from) = (part.server, part.next.take().unwrap_or_default());
         let page = in_time(PAGE_PATIENCE, server, alone, part.ask(client, from, false)).await?;

@@ -6,6 +6,9 @@
 
 use base::{ClusterMap, DirId, Epoch, ShardId, placement::shard_of};
 
+/// The coordinator's position in every map.
+pub(crate) const COORDINATOR: u16 = 0;
+
 /// Rule by which a request finds its shard or server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
@@ -17,6 +20,11 @@ pub(crate) enum Route {
     Shard(ShardId),
     /// This server, by its position in the map, whatever it has.
     Server(u16),
+}
+
+impl Route {
+    /// The coordinator, whatever shards it has.
+    pub(crate) const COORDINATOR: Route = Route::Server(COORDINATOR);
 }
 
 impl From<DirId> for Route {
@@ -39,7 +47,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Knows nothing yet; what goes before the first map is addressed to shard 0.
+    /// Knows nothing yet; what goes before the first map is addressed to no shard.
     pub(crate) fn new() -> Router {
         Router { map: ClusterMap { epoch: Epoch(0), servers: Vec::new(), shards: Vec::new() } }
     }
@@ -68,6 +76,13 @@ impl Router {
         }
     }
 
+    /// The first shard that a server has; [`ShardId::SERVER`] if it has none.
+    pub(crate) fn first_shard(&self, server: u16) -> ShardId {
+        let first = self.map.shards.iter().position(|owner| *owner == server);
+        let first = first.and_then(|shard| u16::try_from(shard).ok());
+        first.map_or(ShardId::SERVER, ShardId)
+    }
+
     /// Where a server is.
     pub(crate) fn address(&self, server: u16) -> Option<&str> {
         self.map.servers.get(usize::from(server)).map(String::as_str)
@@ -78,17 +93,13 @@ impl Router {
             Route::Shard(shard) => shard,
             Route::Home(home) => self.shard_of(home, 0),
             Route::Partition(home, partition) => self.shard_of(home, partition),
-            Route::Server(server) => {
-                let first = self.map.shards.iter().position(|owner| *owner == server);
-                let first = first.and_then(|shard| u16::try_from(shard).ok());
-                ShardId(first.unwrap_or(0))
-            }
+            Route::Server(_) => ShardId::SERVER,
         }
     }
 
     fn shard_of(&self, home: DirId, partition: u16) -> ShardId {
         match self.map.shard_count() {
-            0 => ShardId(0),
+            0 => ShardId::SERVER,
             shards => shard_of(home, partition, shards),
         }
     }
@@ -109,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_a_server_is_addressed_to_a_shard_that_it_has() {
+    fn what_goes_to_a_server_is_addressed_to_no_shard() {
         let mut router = Router::new();
         let servers = vec!["a:1".to_owned(), "b:1".to_owned()];
         router.learn(&ClusterMap { epoch: Epoch(1), servers, shards: vec![0, 1, 0, 1] });
-        assert_eq!(router.place(Route::Server(1)).shard, ShardId(1));
+        assert_eq!(router.place(Route::Server(1)).shard, ShardId::SERVER);
         assert_eq!(router.server(Route::Shard(ShardId(3))), Some(1));
         assert_eq!(router.server(Route::Shard(ShardId(4))), None);
     }

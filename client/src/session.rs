@@ -33,7 +33,7 @@ use crate::{
     channel::{Attach, Channel},
     connection::{Connection, Ended},
     core::Core,
-    route::Route,
+    route::{COORDINATOR, Route},
     tcp,
 };
 
@@ -176,8 +176,7 @@ fn patience(past: Option<&Past>) -> Duration {
 
 /// Returns the address of the server at which a new session begins.
 fn root_address(map: &ClusterMap) -> Option<String> {
-    let root = map.server_of(base::ShardId(0)).unwrap_or_default();
-    map.servers.get(usize::from(root)).cloned()
+    map.servers.first().cloned()
 }
 
 /// The addresses that the program gave, in turn.
@@ -369,13 +368,12 @@ pub(crate) async fn join(core: Arc<Core>, server: u16) {
     keep(core, server, None).await;
 }
 
-/// Keeps the session that was opened, at the server that opened it: sessions begin where the root
-/// of the file system is, whatever address led there. The other servers believe in the session
+/// Keeps the session that was opened, at the server that opened it: sessions begin at the
+/// coordinator, whatever address led there. The other servers believe in the session
 /// while that one has it.
 pub(crate) fn begin(core: &Arc<Core>, opened: Opened) {
-    let server = opened.welcome.map.server_of(base::ShardId(0)).unwrap_or_default();
-    if core.channels.must_join(server) {
-        core.spawn(keep(Arc::clone(core), server, Some(opened)));
+    if core.channels.must_join(COORDINATOR) {
+        core.spawn(keep(Arc::clone(core), COORDINATOR, Some(opened)));
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use base::{Clock, ClusterMap, HashMap, Random, SessionId, ShardId};
+use base::{Clock, ClusterMap, HashMap, Random, SessionId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Blocks, Engine};
@@ -39,7 +39,7 @@ use crate::{
     settings::InForce,
     space_guard::{Level, SpaceGuard},
     transact::{early_mkdirs::table::EarlyMkdirs, locks::Prepared, recover},
-    unsynced,
+    unsynced, upgrade,
 };
 
 /// A metadata server. Cloning shares it.
@@ -90,25 +90,31 @@ impl Server {
         (clock, random): (Arc<dyn Clock>, Arc<dyn Random>),
         bugs: Planted,
     ) -> Result<Server, OpenError> {
+        upgrade::bring_up_to_date(engine.as_ref())?;
         let position_at_start = engine.position();
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
         let begun = tokio::time::Instant::now();
-        unsynced::forget(engine.as_ref(), config.shards)?;
+        unsynced::forget(engine.as_ref())?;
         let Limits { free, reserve, .. } = options.limits.clone();
         let space_guard = SpaceGuard::new(free, reserve, engine.as_ref());
         if options.cluster.as_ref().is_some_and(|cluster| cluster.word.restored) {
-            InoCounters::skip(engine.as_ref(), config.shards)?;
+            InoCounters::skip(engine.as_ref())?;
             tracing::warn!(
                 "an old copy is brought back (--restored): inode numbers go on 2^32 further, as \
                  the next ones may be in use; run `pando fsck --repair`"
             );
         }
         let inos = if space_guard.level() == Level::Enough {
-            InoCounters::reserve(engine.as_ref(), config.shards, bugs)?
+            InoCounters::reserve(engine.as_ref(), bugs)?
         } else {
-            InoCounters::none_yet(engine.as_ref(), config.shards)?
+            InoCounters::none_yet(engine.as_ref())?
         };
+        let several = engine.get(&key::member())?.is_some();
+        if !several && inos.shards().count() != usize::from(config.shards) {
+            // Without its counter a shard would give numbers out twice.
+            return Err(OpenError::NotFormatted);
+        }
         let sessions = load_sessions(engine.as_ref())?;
         let settings = match engine.get(&key::settings())? {
             Some(settings) => Settings::from_record(&settings)?,
@@ -120,10 +126,9 @@ impl Server {
         let ring = engine.get(&key::key_ring())?;
         let ring = ring.map(|ring| KeyRing::from_record(&ring)).transpose()?.unwrap_or_default();
         let keys = Arc::new(Keys::new(config.signing_key.clone(), ring));
-        let several = engine.get(&key::member())?.is_some();
-        let quotas = Quotas::load(engine.as_ref(), config.shards, several)?;
-        let backlog = Backlog::load(engine.as_ref(), config.shards)?;
-        let deferred_truncations = DeferredTruncations::load(engine.as_ref(), config.shards)?;
+        let quotas = Quotas::load(engine.as_ref(), several)?;
+        let backlog = Backlog::load(engine.as_ref())?;
+        let deferred_truncations = DeferredTruncations::load(engine.as_ref())?;
         backlog.add(deferred_truncations.inos());
         let feed = Feed::load(engine.as_ref(), clock.now(), bugs)?;
         let delegations = match bugs.has(Bug::HoldersForgotten) {
@@ -327,7 +332,7 @@ impl Server {
 
 fn load_sessions(engine: &dyn Engine) -> Result<HashMap<SessionId, Arc<Session>>, OpenError> {
     let mut sessions = HashMap::default();
-    let prefix = key::kind(ShardId(0), b'S');
+    let prefix = key::own(b'S');
     let mut damaged = None;
     engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match (
         key::parse_session(key),

@@ -195,22 +195,26 @@ impl Cluster {
         told.iter().chain(known).cloned().collect()
     }
 
-    /// Number of the server that owns the shard of a key.
+    /// Number of the server that owns the shard of a key. What servers have for themselves is asked
+    /// of the coordinator only, which has all sessions.
     pub(crate) fn server_of_key(&self, key: &[u8]) -> Option<u16> {
-        self.map.read().server_of(key::shard_of(key))
+        match key::shard_of(key) {
+            ShardId::SERVER => Some(0),
+            shard => self.map.read().server_of(shard),
+        }
     }
 
-    /// Whether this server owns `shard`.
+    /// Whether this server owns `shard`. What belongs to the server itself it has.
     pub(crate) fn owns(&self, shard: ShardId) -> bool {
-        self.map.read().server_of(shard) == Some(self.me)
+        shard == ShardId::SERVER || self.map.read().server_of(shard) == Some(self.me)
     }
 
-    /// Whether this server owns the shard of a key.
+    /// Whether this server has the record under a key.
     pub(crate) fn owns_key(&self, key: &[u8]) -> bool {
-        key::is_the_servers(key) || self.owns(key::shard_of(key))
+        self.owns(key::shard_of(key))
     }
 
-    /// Whether this server is the coordinator: shard 0 is dealt to the first.
+    /// Whether this server is the coordinator: the first is, whatever shards it has.
     pub(crate) fn coordinates(&self) -> bool {
         self.me == 0
     }

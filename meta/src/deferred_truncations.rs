@@ -19,7 +19,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use base::{HashMap, Ino, ShardId, limits::CHUNK_BYTES};
+use base::{HashMap, Ino, limits::CHUNK_BYTES};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::Engine;
@@ -40,19 +40,17 @@ pub(crate) struct DeferredTruncations {
 
 impl DeferredTruncations {
     /// Loads the tails that were left before this start.
-    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<DeferredTruncations, OpenError> {
+    pub(crate) fn load(engine: &dyn Engine) -> Result<DeferredTruncations, OpenError> {
         let tails = DeferredTruncations::default();
-        for shard in (0..shards).map(ShardId) {
-            let prefix = key::kind(shard, b'T');
-            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
-                if let Some(ino) = key::parse_ino(key) {
-                    // A damaged record does not say where its tail begins.
-                    let tail = Tail::from_record(&Bytes::copy_from_slice(value));
-                    tails.note(ino, tail.map_or(0, |tail| tail.first));
-                }
-                ControlFlow::Continue(())
-            })?;
-        }
+        let prefix = key::works(b'T');
+        engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+            if let Some(ino) = key::parse_ino(key) {
+                // A damaged record does not say where its tail begins.
+                let tail = Tail::from_record(&Bytes::copy_from_slice(value));
+                tails.note(ino, tail.map_or(0, |tail| tail.first));
+            }
+            ControlFlow::Continue(())
+        })?;
         Ok(tails)
     }
 

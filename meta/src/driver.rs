@@ -3,7 +3,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use base::{Encode as _, FsError, Seq, ShardId, Time};
+use base::{Encode as _, FsError, Seq, Time};
 use wire::{
     Answer, AskOutcome, AskRoom, Born, CacheEvents, Challenge, HurryBirths, Noted, PeerHello,
     Reply, ReplyHeader, Request, RequestHeader, Retry, Vote,
@@ -209,8 +209,8 @@ fn in_session(
                 let caller =
                     Caller { cred: &header.cred, session: Some(session), ..Caller::SERVER };
                 let mut txn = Txn::new(shared, group, caller, now).tells_of(dirs);
-                for (seq, shard) in session.stores_long(header.seq, answer_shard(shared, header)) {
-                    txn.delete(key::answer(shard, session.id, session::answer_slot(seq)));
+                for seq in session.stores_long(header.seq) {
+                    txn.delete(key::answer(session.id, session::answer_slot(seq)));
                 }
                 answer_change(txn, incoming, reply, session, Reply::Applied(done));
                 Outcome::Answered(Verdict::Done)
@@ -572,15 +572,9 @@ pub(crate) fn keep_answer(
     answer: &[u8],
 ) {
     let slot = session::answer_slot(header.seq);
-    let shard = answer_shard(txn.shared, header);
     if !txn.shared.bugs.has(Bug::AnswerNotStored) {
-        txn.put_answer(key::answer(shard, session.id, slot), header.seq, answer);
+        txn.put_answer(key::answer(session.id, slot), header.seq, answer);
     }
-}
-
-/// The shard that the answer is stored with.
-fn answer_shard(shared: &Shared, header: &RequestHeader) -> ShardId {
-    if header.shard.0 < shared.config.shards { header.shard } else { ShardId(0) }
 }
 
 /// Whether the request may be executed at all.

@@ -8,8 +8,8 @@
 //! dropped.
 //!
 //! Each server of a cluster dumps its shards, in pages that end with a shard, so that the client
-//! can put them together in key order. The coordinator also gives the accounting roots of all
-//! shards, which are the first records of each. [`pause`] is how all servers take the same moment.
+//! can put them together in key order. The coordinator also gives the accounting roots and the
+//! settings, which come last. [`pause`] is how all servers take the same moment.
 //!
 //! Always true: while a dump is made no block is deleted, so the contents that its records name can
 //! be read.
@@ -32,7 +32,10 @@ use store::Snapshot;
 use tokio::time::Instant;
 use wire::{DumpNext, DumpPage, DumpStarted};
 
-pub use file::{DUMP_FRAME_BYTES_MAX, DUMP_OPENING, DumpError, Frame, Frames, Header, Trailer};
+pub use file::{
+    DUMP_FRAME_BYTES_MAX, DUMP_OPENING, DumpError, FirstHeader, Frame, Frames, Header, KeyLayout,
+    Trailer,
+};
 pub use load::{LoadError, Loader};
 
 use crate::{
@@ -65,13 +68,11 @@ pub(crate) fn start(shared: &Shared, number: u64) -> Result<DumpStarted> {
         Some(_) => return Err(FsError::Busy.into()),
         None => {}
     }
-    let shards = shared.config.shards;
     let own = shared.cluster.as_ref().map(|cluster| {
-        let roots = if cluster.coordinates() { shared.quotas.shards() } else { HashSet::default() };
-        own(shards, |shard| cluster.owns(shard), |shard| roots.contains(&shard))
+        own(shared.config.shards, |shard| cluster.owns(shard), cluster.coordinates())
     });
     let snapshot = Mutex::new(shared.engine.snapshot());
-    let source = Arc::new(Source { snapshot, shards, own, left_out: OnceLock::new() });
+    let source = Arc::new(Source { snapshot, own, left_out: OnceLock::new() });
     let header = Header::of(&shared.config, shared.clock.now()).to_bytes();
     let records_estimated = shared.engine.stats().keys_estimated;
     let started = DumpStarted { dump: number, header, records_estimated };
@@ -115,42 +116,32 @@ pub(crate) async fn next(shared: &Shared, req: DumpNext) -> Result<DumpPage> {
     Ok(shared.options.offload.run(move || source.page(&req.from)).await?)
 }
 
-/// Key ranges of a server of several: shards that it owns, and the accounting roots of other shards
-/// where it has any.
-fn own(
-    shards: u16,
-    has: impl Fn(ShardId) -> bool,
-    has_roots: impl Fn(ShardId) -> bool,
-) -> Vec<Range<Key>> {
-    let part = |shard| {
-        let all = key::shard(shard);
-        match (has(shard), has_roots(shard)) {
-            (true, _) => Some(all.clone()..key::end_of(&all)),
-            // The roots' range begins where the shard does. So its page is asked for before the
-            // page of the shard's owner: the coordinator is the first server.
-            (false, true) => Some(all..key::end_of(&key::kind(shard, b'A'))),
-            (false, false) => None,
-        }
-    };
-    (0..shards).map(ShardId).filter_map(part).collect()
+/// Key ranges of a server of several: shards that it owns, each by itself, as those of other
+/// servers lie in between. Settings and accounting roots are the coordinator's.
+fn own(shards: u16, has: impl Fn(ShardId) -> bool, coordinates: bool) -> Vec<Range<Key>> {
+    let had = || (0..shards).map(ShardId).filter(|shard| has(*shard));
+    let of_users = had().map(key::shard);
+    let counters = had().map(key::counter);
+    let tails = had().map(key::tails);
+    let own = [b'A', b'O'].into_iter().filter(|_| coordinates).map(key::own);
+    let all = of_users.chain(counters).chain(tails).chain(own);
+    all.map(|prefix| prefix.clone()..key::end_of(&prefix)).collect()
 }
 
 /// Inodes without a name, and contents without an inode.
-fn left_out(snapshot: &dyn Snapshot, shards: u16) -> store::Result<HashSet<Ino>> {
+fn left_out(snapshot: &dyn Snapshot) -> store::Result<HashSet<Ino>> {
     let mut found = HashSet::default();
-    for shard in (0..shards).map(ShardId) {
-        let prefix = key::kind(shard, b'R');
-        snapshot.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
-            let reclaim = Reclaim::from_record(&Bytes::copy_from_slice(value));
-            if let (Some(ino), Ok(reclaim)) = (key::parse_ino(key), reclaim) {
-                let gone = reclaim.kind.chunks_from().is_some() || is_orphan(snapshot, ino);
-                if gone {
-                    found.insert(ino);
-                }
+    let prefix = key::works(b'R');
+    snapshot.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+        let reclaim = Reclaim::from_record(&Bytes::copy_from_slice(value));
+        if let (Some(ino), Ok(reclaim)) = (key::parse_ino(key), reclaim) {
+            let gone = reclaim.kind.chunks_from().is_some() || is_orphan(snapshot, ino);
+            if gone {
+                found.insert(ino);
             }
-            ControlFlow::Continue(())
-        })?;
-    }
+        }
+        ControlFlow::Continue(())
+    })?;
     Ok(found)
 }
 
@@ -172,7 +163,7 @@ impl Source {
         let left_out = match self.left_out.get() {
             Some(found) => found,
             None => {
-                let found = left_out(snapshot.as_ref(), self.shards)?;
+                let found = left_out(snapshot.as_ref())?;
                 self.left_out.get_or_init(|| found)
             }
         };
@@ -240,38 +231,43 @@ mod tests {
 
     use super::*;
 
-    fn pages(own: Option<Vec<Range<Key>>>) -> Vec<Vec<u16>> {
+    fn pages(own: Option<Vec<Range<Key>>>) -> Vec<String> {
         let engine = MemoryEngine::new();
         let mut batch = Batch::default();
-        for shard in (0..7).map(ShardId) {
+        for shard in (0..4).map(ShardId) {
+            batch.put(&key::content(shard, base::DirId(300), 0, Part::Main), b"");
             batch.put(&key::counter(shard), b"");
             batch.put(&key::usage(QuotaId(Ino::new(shard, 9)), UsagePart::Root), b"");
-            batch.put(&key::session(base::SessionId(9)), b"");
         }
+        batch.put(&key::session(base::SessionId(9)), b"");
         engine.write(batch).unwrap();
         let snapshot = Mutex::new(engine.snapshot());
-        let source = Source { snapshot, shards: 7, own, left_out: OnceLock::new() };
+        let source = Source { snapshot, own, left_out: OnceLock::new() };
         let (mut from, mut pages) = (Some(Bytes::new()), Vec::new());
+        let named = |(key, _): &(Bytes, Bytes)| match key::shard_of(key) {
+            ShardId::SERVER => char::from(key[2]).to_string(),
+            shard => format!("{}{}", char::from(key[2]), shard.0),
+        };
         while let Some(at) = from {
             let page = source.page(&at).unwrap();
-            pages.push(page.records.iter().map(|(key, _)| key::shard_of(key).0).collect());
+            pages.push(page.records.iter().map(named).collect::<Vec<_>>().join(" "));
             from = page.next;
         }
         for beyond in [&END[..], &[u8::MAX; 20]] {
             let page = source.page(beyond).unwrap();
             assert!(page.records.is_empty() && page.next.is_none());
         }
+        pages.retain(|page| !page.is_empty());
         pages
     }
 
     #[test]
     fn one_of_several_servers_gives_its_shards_each_by_itself() {
-        assert_eq!(pages(None), [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]]);
-        let has = |shard: ShardId| [1, 4, 5].contains(&shard.0);
-        assert_eq!(pages(Some(own(7, has, |_| false))), [[1, 1], [4, 4], [5, 5]]);
-        // The coordinator has the roots of other servers' shards.
-        let all = [vec![1, 1], vec![3], vec![4, 4], vec![5, 5], vec![6]];
-        assert_eq!(pages(Some(own(7, has, |shard| [1, 3, 6].contains(&shard.0)))), all);
-        assert_eq!(pages(Some(Vec::new())), [[0; 0]]);
+        assert_eq!(pages(None), ["D0 D1 D2 D3 C0 C1 C2 C3 A A A A"]);
+        let has = |shard: ShardId| [1, 3].contains(&shard.0);
+        assert_eq!(pages(Some(own(4, has, false))), ["D1", "D3", "C1", "C3"]);
+        // The coordinator has the roots of all.
+        assert_eq!(pages(Some(own(4, has, true))), ["D1", "D3", "C1", "C3", "A A A A"]);
+        assert!(pages(Some(Vec::new())).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use base::{
     Clock, DirId, HashKey, Ino, Layout, Locality, NameVersion, Random, ShardId, Time,
-    limits::SHARDS_MAX,
+    limits::{LANES_MAX, SHARDS_MAX},
 };
 use bytes::Bytes;
 use store::{Batch, Engine};
@@ -10,7 +10,7 @@ use wire::Joined;
 
 use crate::{
     cluster::member::Member,
-    coordinator::roster::Roster,
+    coordinator::roster::{Roster, dealt},
     record::{
         Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,
         system::Reserved,
@@ -24,6 +24,8 @@ pub struct FormatOptions {
     pub name: String,
     /// Number of shards.
     pub shards: u16,
+    /// Number of lanes of each shard: a power of two, [`LANES_MAX`] for all but tests.
+    pub lanes: u8,
     /// Number of servers that the file system will have. With more than one, this one is its
     /// coordinator, and nothing is served until the others have joined.
     pub servers: u16,
@@ -46,6 +48,9 @@ pub enum FormatError {
     /// The number of shards is out of bounds.
     #[error("shards={0} is not between 1 and {SHARDS_MAX}")]
     Shards(u16),
+    /// The number of lanes is none that inode numbers can hold.
+    #[error("lanes={0} is no power of two up to {LANES_MAX}")]
+    Lanes(u8),
     /// The number of servers is out of bounds.
     #[error("servers={servers} is not between 1 and the number of shards, which is {shards}")]
     Servers {
@@ -78,6 +83,9 @@ pub fn format(
     if !(1..=SHARDS_MAX).contains(&options.shards) {
         return Err(FormatError::Shards(options.shards));
     }
+    if !options.lanes.is_power_of_two() || options.lanes > LANES_MAX {
+        return Err(FormatError::Lanes(options.lanes));
+    }
     if !(1..=options.shards).contains(&options.servers) {
         let FormatOptions { servers, shards, .. } = *options;
         return Err(FormatError::Servers { servers, shards });
@@ -94,7 +102,8 @@ pub fn format(
         name: options.name.clone(),
         uuid: draw(),
         shards: options.shards,
-        hash_key: HashKey { k0: random.next(), k1: random.next() },
+        lanes: options.lanes,
+        hash_key: HashKey::new(random.next(), random.next()),
         locality: options.locality,
         inline_bytes_max: options.inline_bytes_max,
         blocks: options.blocks.clone(),
@@ -102,7 +111,7 @@ pub fn format(
         created: now,
     };
 
-    let mut batch = of_every_server(options.shards, &config.to_record());
+    let mut batch = of_server(0, options.servers, &config);
     batch
         .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
     if options.servers > 1 {
@@ -168,21 +177,21 @@ pub fn format_joined(
     if engine.get(&key::config())?.is_some() {
         return Err(FormatError::Exists);
     }
-    let mut batch = of_every_server(config.shards, &joined.config);
+    let mut batch = of_server(joined.server, servers, &config);
     let member = Member::new(joined.server, servers, member);
     batch.put(&key::member(), &member.to_record());
     engine.write(batch)?;
     Ok(engine.sync()?)
 }
 
-/// Records that every server stores of the file system.
-fn of_every_server(shards: u16, config: &Bytes) -> Batch {
+/// Records with which a server begins: the configuration, and a counter for each of its shards.
+fn of_server(server: u16, servers: u16, config: &Config) -> Batch {
     let mut batch = Batch::default();
-    for shard in (0..shards).map(ShardId) {
+    for shard in (0..config.shards).map(ShardId).filter(|at| dealt(*at, servers) == server) {
         // Counter 0 is no inode, and 1 on shard 0 is the root.
         batch.put(&key::counter(shard), &Reserved { end: 2 }.to_record());
     }
-    batch.put(&key::config(), config);
+    batch.put(&key::config(), &config.to_record());
     batch
 }
 

@@ -348,6 +348,7 @@ fn serve_nothing() -> Server {
     let options = FormatOptions {
         name: "fuzz".into(),
         shards: 2,
+        lanes: 16,
         servers: 1,
         locality: Locality::Directory,
         inline_bytes_max: 4096,

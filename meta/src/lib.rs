@@ -68,6 +68,7 @@ mod txn;
 mod unheard;
 mod unnamed;
 mod unsynced;
+mod upgrade;
 mod wait;
 
 pub use assembly::Server;

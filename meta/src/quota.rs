@@ -31,7 +31,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use base::{DirId, FsError, HashMap, HashSet, Ino, ShardId, codec};
+use base::{DirId, FsError, HashMap, Ino, codec};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
@@ -140,25 +140,19 @@ pub(crate) enum Undo {
 impl Quotas {
     /// Loads the stored roots. Roots that are gone and have no charges are dropped, except with
     /// `several` servers: charges of the others are not known here.
-    pub(crate) fn load(
-        engine: &dyn Engine,
-        shards: u16,
-        several: bool,
-    ) -> Result<Quotas, OpenError> {
+    pub(crate) fn load(engine: &dyn Engine, several: bool) -> Result<Quotas, OpenError> {
         let mut table: HashMap<QuotaId, Quota> = HashMap::default();
         let mut damaged = None;
-        for shard in (0..shards).map(ShardId) {
-            let prefix = key::kind(shard, b'A');
-            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match take_in(
-                &mut table, several, key, value,
-            ) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    damaged = Some(error);
-                    ControlFlow::Break(())
-                }
-            })?;
-        }
+        let prefix = key::own(b'A');
+        engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| match take_in(
+            &mut table, several, key, value,
+        ) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                damaged = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
         if let Some(error) = damaged {
             return Err(error.into());
         }
@@ -238,11 +232,6 @@ impl Quotas {
     pub(crate) fn charged(&self, id: QuotaId, core: u16) -> Option<Usage> {
         let table = self.table.lock();
         table.get(&id)?.cores.get(usize::from(core)).copied()
-    }
-
-    /// Shards of the records of all roots.
-    pub(crate) fn shards(&self) -> HashSet<ShardId> {
-        self.table.lock().keys().map(|id| id.0.shard()).collect()
     }
 
     /// Roots that the walk has work for, in no order.

@@ -10,7 +10,7 @@ pub(crate) mod notes;
 
 use std::ops::ControlFlow;
 
-use base::{BlockId, Ino, ShardId};
+use base::{BlockId, Ino};
 use store::Engine;
 
 use crate::{
@@ -103,40 +103,39 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
 /// Deletes the blocks that nothing names any more, then their notes.
 async fn delete_garbage(core: &Core) {
     let shared = &core.inner.shared;
-    for shard in (0..shared.config.shards).map(ShardId) {
-        loop {
-            let found = match garbage_of(shared.engine.as_ref(), shard) {
-                Ok(found) => found,
-                Err(error) => {
-                    return tracing::error!(error = describe(&error), "cannot list garbage");
+    let mut from = key::works(b'G');
+    loop {
+        let found = match garbage(shared.engine.as_ref(), &from) {
+            Ok(found) => found,
+            Err(error) => {
+                return tracing::error!(error = describe(&error), "cannot list garbage");
+            }
+        };
+        let Some((last, _)) = found.last() else { return };
+        from = key::end_of(last);
+        if shared.dumps.is_making() {
+            // Blocks that a dump names stay until they are copied. A dump that starts from now
+            // on names none of these.
+            return;
+        }
+        // Records that named the blocks are gone; that must be stable before the blocks are
+        // deleted.
+        if !shared.bugs.has(Bug::BlockDeletedEarly) {
+            shared.sync.wait().await;
+        }
+        let mut gone = Vec::new();
+        for (key, block) in found {
+            match shared.blocks.delete(block).await {
+                Ok(()) => {
+                    Counters::add(&shared.counters.blocks_deleted);
+                    let unsynced = key::unsynced(key::shard_of(&key), block);
+                    gone.extend([key, unsynced]);
                 }
-            };
-            if found.is_empty() {
-                break;
+                // The next round tries again.
+                Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),
             }
-            if shared.dumps.is_making() {
-                // Blocks that a dump names stay until they are copied. A dump that starts from now
-                // on names none of these.
-                return;
-            }
-            // Records that named the blocks are gone; that must be stable before the blocks are
-            // deleted.
-            if !shared.bugs.has(Bug::BlockDeletedEarly) {
-                shared.sync.wait().await;
-            }
-            let mut gone = Vec::new();
-            for (key, block) in found {
-                match shared.blocks.delete(block).await {
-                    Ok(()) => {
-                        Counters::add(&shared.counters.blocks_deleted);
-                        gone.extend([key, key::unsynced(shard, block)]);
-                    }
-                    Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),
-                }
-            }
-            if gone.is_empty() {
-                break;
-            }
+        }
+        if !gone.is_empty() {
             core.forget(gone).await;
         }
     }
@@ -153,10 +152,10 @@ async fn delete_unnamed(shared: &Shared) {
     }
 }
 
-fn garbage_of(engine: &dyn Engine, shard: ShardId) -> store::Result<Vec<(Key, BlockId)>> {
-    let prefix = key::kind(shard, b'G');
+/// Notes of blocks to delete, from a key on: as many as one step takes.
+fn garbage(engine: &dyn Engine, from: &[u8]) -> store::Result<Vec<(Key, BlockId)>> {
     let mut found = Vec::new();
-    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+    engine.scan(from, &key::end_of(&key::works(b'G')), &mut |key, _| {
         found.extend(key::parse_garbage(key).map(|block| (Key::from_slice(key), block)));
         if found.len() < CHUNKS_A_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;

@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use base::{Clock, ClusterMap, Random, Seq, SessionId, ShardId, limits::REQUESTS_IN_FLIGHT_MAX};
+use base::{Clock, ClusterMap, Random, Seq, SessionId, ShardId};
 use bytes::Bytes;
 use store::{Batch, Blocks, Engine};
 use wire::FsInfo;
@@ -256,6 +256,13 @@ impl Shared {
         self.cluster.as_ref().is_none_or(|cluster| cluster.owns(shard))
     }
 
+    /// Whether sessions begin at this server: it is the only one, or the coordinator of a cluster
+    /// that is complete.
+    pub(crate) fn begins_sessions(&self) -> bool {
+        let begins = |cluster: &Cluster| cluster.coordinates() && !cluster.map().servers.is_empty();
+        self.cluster.as_ref().is_none_or(begins)
+    }
+
     /// The facts that a client must know of the file system.
     pub(crate) fn fs_info(&self) -> FsInfo {
         FsInfo {
@@ -267,26 +274,20 @@ impl Shared {
         }
     }
 
-    /// The answers that a session was given before this server started: the newest, as many as a
-    /// session may wait for. Each shard has as many.
+    /// The answers that a session was given before this server started.
     pub(crate) fn stored_answers(
         &self,
         session: SessionId,
     ) -> Result<Vec<(Seq, Bytes)>, store::Error> {
         let mut found = BTreeMap::new();
-        for shard in (0..self.config.shards).map(ShardId) {
-            let prefix = key::answers(shard, session);
-            self.engine.scan(&prefix, &key::end_of(&prefix), &mut |_, value| {
-                // A damaged answer is as good as none: the client asked long ago, or asks again.
-                if let Ok(stored) = StoredAnswer::from_record(&Bytes::copy_from_slice(value)) {
-                    found.insert(stored.seq, stored.answer);
-                    if found.len() as u64 > REQUESTS_IN_FLIGHT_MAX {
-                        found.pop_first();
-                    }
-                }
-                ControlFlow::Continue(())
-            })?;
-        }
+        let prefix = key::answers(session);
+        self.engine.scan(&prefix, &key::end_of(&prefix), &mut |_, value| {
+            // A damaged answer is as good as none: the client asked long ago, or asks again.
+            if let Ok(stored) = StoredAnswer::from_record(&Bytes::copy_from_slice(value)) {
+                found.insert(stored.seq, stored.answer);
+            }
+            ControlFlow::Continue(())
+        })?;
         Ok(found.into_iter().collect())
     }
 }

@@ -30,7 +30,7 @@ use std::{
 };
 
 use base::{
-    Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, ShardId, Time,
+    Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, Time,
     limits::REQUESTS_IN_FLIGHT_MAX,
 };
 use bytes::Bytes;
@@ -81,9 +81,8 @@ struct State {
     /// Whether the answers from before the restart were taken in.
     restored: bool,
     answers: Answers,
-    /// Requests with long answers that are stored since the start, and the shards that they are
-    /// stored with, oldest first.
-    long: VecDeque<(Seq, ShardId)>,
+    /// Requests with long answers that are stored since the start, oldest first.
+    long: VecDeque<Seq>,
     /// Requests whose stored answers go with the answer to another one, which is not written yet.
     going: Vec<(Seq, Seq)>,
     /// Opens from before the restart whose answers the client may not have.
@@ -444,22 +443,22 @@ impl Session {
         state.answers.begin(seq.0)
     }
 
-    /// Notes that a long answer to `seq` is about to be stored with `shard`. Returns earlier ones
+    /// Notes that a long answer to `seq` is about to be stored. Returns earlier ones
     /// that the client has had, and that need not be stored any more: slots of answers are used
     /// again only after thousands of requests.
-    pub(crate) fn stores_long(&self, seq: Seq, shard: ShardId) -> Vec<(Seq, ShardId)> {
+    pub(crate) fn stores_long(&self, seq: Seq) -> Vec<Seq> {
         let mut state = self.state.lock();
         let State { answers, long, going, .. } = &mut *state;
         let mut gone = Vec::new();
-        while let Some((old, at)) = long.front().copied().filter(|(old, _)| old.0 < answers.first) {
+        while let Some(old) = long.front().copied().filter(|old| old.0 < answers.first) {
             long.pop_front();
             // A newer request may have the slot.
             if answers.end() <= old.0 + REQUESTS_IN_FLIGHT_MAX {
                 going.push((old, seq));
-                gone.push((old, at));
+                gone.push(old);
             }
         }
-        long.push_back((seq, shard));
+        long.push_back(seq);
         gone
     }
 
@@ -551,15 +550,13 @@ fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64, token: &Token) -> 
     // Zeros fill the last word: the length says how many.
     words.push(rights.len() as u64);
     words.extend(rights.chunks(8).map(word));
-    let server = HashKey {
-        k0: words.first().copied().unwrap_or_default(),
-        k1: words.get(1).copied().unwrap_or_default(),
-    };
+    let word = |at: usize| words.get(at).copied().unwrap_or_default();
+    let server = HashKey::new(word(0), word(1));
     let half = |which: u64| {
         let parts = [&[u64::from_le_bytes(*b"tickets "), which, id.0, secret], &words[..]].concat();
         server.mac(&parts)
     };
-    HashKey { k0: half(0), k1: half(1) }
+    HashKey::new(half(0), half(1))
 }
 
 impl Answers {
@@ -696,21 +693,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn long_answers_go_when_the_client_has_had_them_and_their_slots_wait_for_that() {
-        let (session, shard) = (session(), ShardId(3));
-        let long = |seq| session.stores_long(Seq(seq), shard);
+        let session = session();
+        let long = |seq| session.stores_long(Seq(seq));
         let next = |old: u64| old + REQUESTS_IN_FLIGHT_MAX;
         assert!(matches!(begin(&session, 1, 1), Seen::New) && long(1).is_empty());
         session.answered(Seq(1), Bytes::from_static(b"one"));
         assert!(matches!(begin(&session, 2, 1), Seen::New) && long(2).is_empty(), "not heard");
         assert!(matches!(begin(&session, 3, 2), Seen::New));
-        assert_eq!(long(3), [(Seq(1), shard)]);
+        assert_eq!(long(3), [Seq(1)]);
         // The slot of the first is free when the removal is written.
         assert!(matches!(begin(&session, next(1), 3), Seen::Echo));
         session.answered(Seq(3), Bytes::new());
         assert!(matches!(begin(&session, next(1), 3), Seen::New));
         // Another answer is in the slot of the second by then.
         assert!(matches!(begin(&session, next(2), 4), Seen::New));
-        assert_eq!(long(next(2)), [(Seq(3), shard)]);
+        assert_eq!(long(next(2)), [Seq(3)]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -737,7 +734,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_cannot_make_its_own_tickets() {
         let session = session();
-        let guess = HashKey { k0: session.secret, k1: session.id.0 };
+        let guess = HashKey::new(session.secret, session.id.0);
         assert_ne!(session.ticket(&[1, 2]), guess.mac(&[1, 2]));
         let elsewhere = Session::new(session.id, session.secret, String::new());
         elsewhere.opens_with(b"another key", &Token::administrator());

@@ -135,7 +135,7 @@ fn trashed_copy(
     let anywhere = txn.shared.config.locality == Locality::Subtree;
     let free = place::free_id(txn, &hour, &called, |txn, home| anywhere || here(txn, home))?;
     let free = free.ok_or(FsError::NoSpace)?;
-    let ino = txn.new_ino_near(&[txn.shard(free.home)])?;
+    let ino = txn.new_ino_near(&[txn.shard(free.home)], free.id)?;
     let was = &child.content;
     let mut like = Content { ino, ..was.clone() };
     like.times.ctime = txn.now;

@@ -27,7 +27,9 @@ use std::{
     sync::Arc,
 };
 
-use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
+use base::{
+    Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time, placement::lane_of,
+};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use store::Batch;
@@ -113,6 +115,8 @@ pub(crate) struct Txn<'a> {
     own: Option<TxnId>,
     /// The shard that the request is addressed to: it says which partition of a directory is meant.
     asked: Option<ShardId>,
+    /// Whether it is addressed to the server, whatever shards that has.
+    is_to_server: bool,
     /// Whether inodes of other servers are read from here, instead of sending the request there.
     follows: bool,
     /// Since when the request has waited for transactions of others.
@@ -149,6 +153,7 @@ impl<'a> Txn<'a> {
             remote: RefCell::new(None),
             own: None,
             asked: None,
+            is_to_server: false,
             follows: false,
             waited_since: None,
             brought: Brought::default(),
@@ -167,9 +172,10 @@ impl<'a> Txn<'a> {
         self
     }
 
-    /// Notes the shard that the request is addressed to.
+    /// Notes the shard that the request is addressed to, or that it is to the server.
     pub(crate) fn asked_of(mut self, shard: ShardId) -> Self {
-        self.asked = Some(shard);
+        self.is_to_server = shard == ShardId::SERVER;
+        self.asked = Some(shard).filter(|_| !self.is_to_server);
         self
     }
 
@@ -436,7 +442,7 @@ impl<'a> Txn<'a> {
 
     /// Whether the request was sent to the coordinator, whatever it is about.
     pub(crate) fn is_for_coordinator(&self) -> bool {
-        self.shared.cluster.is_some() && self.asked == Some(ShardId(0))
+        self.shared.cluster.is_some() && self.is_to_server
     }
 
     /// Refuses an operation of the coordinator, unless this server is that.
@@ -745,14 +751,18 @@ impl<'a> Txn<'a> {
         Ok(found)
     }
 
-    /// A new inode number, born on `shard`.
-    pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino> {
+    /// A new inode number, born on `shard` in the group of `dir`.
+    pub(crate) fn new_ino(&mut self, shard: ShardId, dir: DirId) -> Result<Ino> {
         let shared = self.shared;
         debug_assert!(shared.owns(shard), "only the server of a shard gives out its numbers");
         if let Some(ino) = self.held.and_then(|held| held.ino) {
             return self.given_ino(shard, ino);
         }
-        let draw = || shared.inos.next(shard, |batch| store_stable(shared, batch));
+        let lane = lane_of(dir, shared.config.lanes);
+        let draw = || -> Result<Ino> {
+            let store = |batch| store_stable(shared, batch);
+            Ok(shared.inos.next::<Fault>(shard, store)?.on_lane(lane))
+        };
         match self.remote.get_mut() {
             Some(remote) => remote.ino(draw),
             None => draw(),
@@ -770,10 +780,10 @@ impl<'a> Txn<'a> {
     }
 
     /// A new inode number of the first of these shards that this server has, or of any that it has.
-    pub(crate) fn new_ino_near(&mut self, shards: &[ShardId]) -> Result<Ino> {
+    pub(crate) fn new_ino_near(&mut self, shards: &[ShardId], dir: DirId) -> Result<Ino> {
         let all = (0..self.shared.config.shards).map(ShardId);
         let own = shards.iter().copied().chain(all).find(|shard| self.has_shard(*shard));
-        self.new_ino(own.ok_or(FsError::Io)?)
+        self.new_ino(own.ok_or(FsError::Io)?, dir)
     }
 
     /// Whether the server, and not the client's kernel, checks permissions for this caller.

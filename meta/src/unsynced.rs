@@ -17,7 +17,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
-use base::{BlockId, ShardId, error::describe};
+use base::{BlockId, error::describe};
 use bytes::Bytes;
 use futures::executor::block_on;
 use parking_lot::Mutex;
@@ -167,21 +167,19 @@ pub(crate) fn is_whole(blocks: &Blocks, block: BlockId, bytes: u32) -> Result<bo
 }
 
 /// Forgets the notes of earlier runs: their blocks are stable since the store was opened.
-pub(crate) fn forget(engine: &dyn Engine, shards: u16) -> Result<(), OpenError> {
+pub(crate) fn forget(engine: &dyn Engine) -> Result<(), OpenError> {
     let mut forget = Batch::new();
-    for shard in (0..shards).map(ShardId) {
-        let prefix = key::kind(shard, b'U');
-        engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
-            forget.delete(key);
-            ControlFlow::Continue(())
-        })?;
-    }
+    let prefix = key::works(b'U');
+    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+        forget.delete(key);
+        ControlFlow::Continue(())
+    })?;
     if forget.is_empty() { Ok(()) } else { Ok(engine.write(forget)?) }
 }
 
 #[cfg(test)]
 mod tests {
-    use base::SessionId;
+    use base::{SessionId, ShardId};
 
     use super::*;
 

@@ -52,7 +52,7 @@ impl RequestHeader {
     pub fn bare(call: u64) -> RequestHeader {
         RequestHeader {
             call,
-            shard: ShardId(0),
+            shard: ShardId::SERVER,
             epoch: Epoch(0),
             seq: Seq(0),
             unanswered: Seq(1),
@@ -149,8 +149,8 @@ codec! {
         StaleCache(CacheEvents) = 4,
         /// The directory does not have this pair (id, ino), or no longer: resolve its path again.
         StaleDir = 5,
-        /// Only the coordinator does this: send the request to the server of shard 0, addressed to
-        /// that shard.
+        /// Only the coordinator does this: send the request to the first server, addressed to
+        /// [`ShardId::SERVER`].
         Coordinate = 6,
         /// The inode is in its slot: send the request to the inode's shard of birth, with this
         /// ticket in place of that of the file's directory.

@@ -249,7 +249,7 @@ fn the_number_of_subsets_follows_the_size_with_some_patience() {
 }
 
 fn imbalance(layout: &Layout, shards: u16, servers: u16) -> f64 {
-    let key = HashKey { k0: 7, k1: 8 };
+    let key = HashKey::new(7, 8);
     let names = 200_000u32;
     let mut held = vec![0u32; usize::from(servers)];
     for number in 0..names {

@@ -335,7 +335,7 @@ fn bytes_of(held: impl Iterator<Item = LockHeld>) -> BTreeMap<(u64, LockOwner), 
 
 #[test]
 fn random_operations_leave_what_a_map_of_single_bytes_has() {
-    let key = HashKey { k0: 3, k1: 4 };
+    let key = HashKey::new(3, 4);
     for seed in 0..60u64 {
         let mut table = table();
         let mut bytes = Bytes::default();

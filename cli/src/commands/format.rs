@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Shards of a file system, unless told otherwise: enough for dozens of servers later.
-const SHARDS: u16 = 64;
+const SHARDS: u16 = 1024;
 
 /// Make a file system.
 ///

@@ -98,7 +98,9 @@ fn fill(dump: &mut Dump<impl Read>, targets: &[Target<'_>]) -> anyhow::Result<u6
     loop {
         let seen = dump.frames.seen;
         match dump.next()? {
-            Frame::Header(_) => bail!("the dump is damaged: it has two headers"),
+            Frame::Header(_) | Frame::FirstHeader(_) => {
+                bail!("the dump is damaged: it has two headers")
+            }
             Frame::Records(records) => loader.records(records)?,
             Frame::Block((block, data)) => {
                 let target = &targets[usize::from(loader.server_of_block(block)?)];
@@ -138,15 +140,17 @@ impl<R: Read> Dump<R> {
         let (name, version) = opening.split_at(DUMP_OPENING.len() - 2);
         let (known, known_version) = DUMP_OPENING.split_at(DUMP_OPENING.len() - 2);
         ensure!(name == known, "the file is not a dump of pando");
+        let [version, last] =
+            [version, known_version].map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
         ensure!(
-            version == known_version,
-            "the dump has version {}, this program knows {}",
-            u16::from_le_bytes([version[0], version[1]]),
-            u16::from_le_bytes([known_version[0], known_version[1]])
+            (1..=last).contains(&version),
+            "the dump has version {version}, this program knows 1 to {last}"
         );
         let mut frames = Frames::default();
-        let Frame::Header(header) = take(&mut input, &mut frames)? else {
-            bail!("the dump is damaged: it has no header");
+        let header = match take(&mut input, &mut frames)? {
+            Frame::Header(header) => header,
+            Frame::FirstHeader(header) => header.into(),
+            _ => bail!("the dump is damaged: it has no header"),
         };
         Ok(Dump { input, frames, header })
     }

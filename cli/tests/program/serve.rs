@@ -26,7 +26,7 @@ fn the_page_shows_the_file_system_and_its_metrics() {
     let health = get(server.http(), "/healthz");
     assert!(health.starts_with("HTTP/1.1 200") && health.ends_with("ok\n"), "{health}");
     let metrics = get(server.http(), "/metrics");
-    for metric in ["pando_healthy 1", "pando_shards 64", "pando_create_total 0", "pando_info{"] {
+    for metric in ["pando_healthy 1", "pando_shards 1024", "pando_create_total 0", "pando_info{"] {
         assert!(metrics.contains(metric), "{metric}: {metrics}");
     }
     let page = get(server.http(), "/");

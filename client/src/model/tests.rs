@@ -15,7 +15,7 @@ use std::{
 
 use super::*;
 
-const KEY: HashKey = HashKey { k0: 1, k1: 2 };
+const KEY: HashKey = HashKey::new(1, 2);
 
 struct Steps(AtomicI64);
 

@@ -141,7 +141,7 @@ async fn a_server_that_cannot_be_reached_is_asked_for_at_another() {
         tokio::join!(Client::connect(config), servers[0].welcome(welcome_of(0)));
     let task = mkdir(&client.unwrap(), dir_on(1), "a");
     let (header, _) = first.next().await;
-    assert_eq!(header.shard, ShardId(0));
+    assert_eq!(header.shard, ShardId::SERVER);
     first.answer(&header, Answer::Retry(Retry::Moved(map(2, &[ONE, "two:2"])))).await;
     let there = Welcome { map: map(2, &[ONE, "two:2"]), ..welcome_of(1) };
     let (mut second, _) = servers[1].welcome(there).await;
@@ -225,7 +225,7 @@ async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own()
     second.answer(&header, Answer::Retry(Retry::Coordinate)).await;
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Rename(_)), "{request:?}");
-    assert_eq!((header.shard, header.seq), (ShardId(0), Seq(1)));
+    assert_eq!((header.shard, header.seq), (ShardId::SERVER, Seq(1)));
     let renamed = wire::Renamed { moved: Ino(9), replaced_dir: None };
     first.answer(&header, Answer::Done(Reply::Renamed(renamed))).await;
     rename.await.unwrap().unwrap();
@@ -242,7 +242,7 @@ async fn what_only_the_coordinator_does_is_sent_there_with_a_number_of_its_own()
     });
     let (header, request) = first.next().await;
     assert!(matches!(request, Request::Setattr(_)), "{request:?}");
-    assert_eq!((header.shard, header.seq), (ShardId(0), Seq(2)));
+    assert_eq!((header.shard, header.seq), (ShardId::SERVER, Seq(2)));
 
     // The owner may be the present one: only the server of the directory knows.
     go(&client, async move |client| {

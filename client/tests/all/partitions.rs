@@ -19,7 +19,7 @@ use wire::{
 use crate::script::{Peer, attr, config_of, dir, entry_of_dir, name, welcome};
 
 const SHARDS: u16 = 4;
-const KEY: HashKey = HashKey { k0: 1, k1: 2 };
+const KEY: HashKey = HashKey::new(1, 2);
 
 fn welcome_of(server: u64) -> Welcome {
     let servers = vec!["one:1".to_owned(), "two:1".to_owned()];

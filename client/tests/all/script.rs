@@ -120,7 +120,7 @@ pub(crate) fn welcome(session: u64, incarnation: u64) -> Welcome {
     let fs = FsInfo {
         name: "script".into(),
         uuid: 1,
-        hash_key: HashKey { k0: 1, k1: 2 },
+        hash_key: HashKey::new(1, 2),
         locality: Locality::Directory,
         inline_bytes_max: 4096,
     };

@@ -190,6 +190,7 @@ impl World {
         let options = FormatOptions {
             name: "world".into(),
             shards: 8,
+            lanes: 16,
             servers: 1,
             locality: Locality::Directory,
             inline_bytes_max: 4096,

@@ -49,6 +49,10 @@ const NOTES: [(char, &str); 8] = [
     ('E', "ends of transactions that nobody asks for"),
 ];
 
+/// First bytes of keys of notes of work, and of those of the server itself (`docs/BYTES.md`).
+const WORK: [u8; 2] = [0xff, 0xfe];
+const SERVERS_OWN: [u8; 2] = [0xff, 0xff];
+
 /// Whether a handoff or a transaction is under way.
 ///
 /// # Errors
@@ -124,16 +128,19 @@ fn read(
 
 impl Keys {
     fn take(&mut self, key: &[u8], shards: u16, owns: &dyn Fn(u16) -> bool) -> anyhow::Result<()> {
-        let (shard, rest) = key.split_first_chunk::<2>().context("short")?;
-        let shard = u16::from_be_bytes(*shard);
-        ensure!(shard < shards, "of a shard that is not there");
+        let (zone, rest) = key.split_first_chunk::<2>().context("short")?;
         let (kind, rest) = rest.split_first().context("short")?;
         let kind = char::from(*kind);
         *self.kinds.entry(kind).or_default() += 1;
         let part = key.last().copied().unwrap_or(0);
-        if matches!(kind, 'N' | 'D' | 'I' | 'B' | 'R' | 'Q' | 'V') {
-            ensure!(owns(shard), "of a shard that another server has");
-        }
+        let (shard, rest) = match *zone {
+            SERVERS_OWN => return Ok(()),
+            WORK => rest.split_first_chunk::<2>().context("short")?,
+            _ => (zone, rest),
+        };
+        let shard = u16::from_be_bytes(*shard);
+        ensure!(shard < shards, "of a shard that is not there");
+        ensure!(owns(shard), "of a shard that another server has");
         match kind {
             'N' if part == 0 => {
                 let dir = rest.get(..16).context("short")?.to_vec();

@@ -133,6 +133,7 @@ impl Host {
             let options = FormatOptions {
                 name: "world".to_owned(),
                 shards: plan.shards,
+                lanes: base::limits::LANES_MAX,
                 servers: plan.servers,
                 locality: plan.locality,
                 inline_bytes_max: plan.inline_bytes_max,
@@ -243,13 +244,11 @@ impl Host {
         for (server, host) in hosts.iter().enumerate() {
             let mut batch = Batch::default();
             host.inner.engine.scan(&[], &[u8::MAX; 16], &mut |key, value| {
-                let shard = key.first_chunk::<2>().map_or(0, |shard| u16::from_be_bytes(*shard));
-                // The server's own identity and file system-wide records do not belong to its
-                // shards.
-                let kept = match key.get(2) {
-                    Some(b'M' | b'S') => false,
-                    Some(b'F' | b'O' | b'A') => server == 0,
-                    Some(_) | None => usize::from(shard) % hosts.len() == server,
+                // Of what servers have for themselves, the first one's is taken, but for its
+                // identity. The rest is of the shards of each.
+                let kept = match key {
+                    [0xff, 0xff, kind, ..] => server == 0 && !matches!(kind, b'M' | b'S'),
+                    _ => true,
                 };
                 match united_usage(key, server, hosts.len()) {
                     Some(usage) => batch.put(&usage, value),

@@ -278,8 +278,8 @@ impl Stage {
         let mut prepared = BTreeSet::new();
         let engine = self.world.hosts()[usize::from(server)].engine();
         // Other servers' transactions are in progress.
-        let [from, to] =
-            [DEAD, DEAD + 1].map(|server| [&[0, 0, b'P'][..], &server.to_be_bytes()].concat());
+        let [from, to] = [DEAD, DEAD + 1]
+            .map(|server| [&[0xff, 0xff, b'P'][..], &server.to_be_bytes()].concat());
         engine.scan(&from, &to, &mut |key, _| {
             prepared.insert(key.to_vec());
             ControlFlow::Continue(())

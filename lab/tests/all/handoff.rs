@@ -396,7 +396,7 @@ impl Stage {
         let (mut moving, master) = (false, shard_of(self.dir.home, 0, SHARDS).0);
         for host in self.world.hosts() {
             let scanned = host.engine().scan(&[], &[u8::MAX; 16], &mut |key, _| {
-                let shard = u16::from_be_bytes([key[0], key[1]]);
+                let shard = u16::from_be_bytes([key[0], key[1]]) % SHARDS;
                 let partition = (shard + SHARDS - master) % SHARDS;
                 let is_ours = key.get(3..19) == Some(&self.dir.id.0.to_be_bytes()[..]);
                 let is_main = key.last() == Some(&0);

@@ -24,7 +24,7 @@ use lab::{
 
 use wrong::{Bug, Wrong};
 
-const KEY: HashKey = HashKey { k0: 11, k1: 12 };
+const KEY: HashKey = HashKey::new(11, 12);
 const START: i64 = 1_000_000;
 const STEPS_MAX: usize = 150;
 

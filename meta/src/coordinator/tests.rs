@@ -50,6 +50,7 @@ fn formatted(servers: u16) -> Arc<MemoryEngine> {
     let options = FormatOptions {
         name: "test".into(),
         shards: 5,
+        lanes: 16,
         servers,
         locality: Locality::Directory,
         inline_bytes_max: 4096,

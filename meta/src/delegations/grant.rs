@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use base::{AclKind, Layout, ShardId};
+use base::{AclKind, DirId, Layout, ShardId, placement::lane_of};
 use wire::{Grant, Granted, InoRange};
 
 use super::{DelegationRecord, Granting};
 use crate::{
-    error::Result,
+    error::{Fault, Result},
     record::{QuotaId, key},
     server::{Durability, Shared},
     txn::{Dir, Txn, store_stable},
@@ -49,7 +49,7 @@ pub(crate) fn may_be_granted(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
         return Ok(());
     }
     let session = session.id;
-    let inos = draw(txn, shard, INOS_WITH_GRANT)?;
+    let inos = draw(txn, shard, dir.id, INOS_WITH_GRANT)?;
     let lease_ms = u32::try_from(lease(shared).as_millis()).unwrap_or(u32::MAX);
     let grant = Grant { inos, now: txn.now, lease_ms };
     txn.put(key::delegation(dir.id), &DelegationRecord { session });
@@ -71,10 +71,10 @@ pub(crate) fn answer(grant: Grant, dirs: Vec<base::Attr>, reply: wire::Reply) ->
     wire::Answer::Granted(Granted { grant, noted: wire::Noted { dirs, reply } })
 }
 
-/// Draws inode numbers in a row.
-pub(super) fn draw(txn: &Txn<'_>, shard: ShardId, count: u16) -> Result<InoRange> {
+/// Draws inode numbers in a row, for what is born in the group of `dir`.
+pub(super) fn draw(txn: &Txn<'_>, shard: ShardId, dir: DirId, count: u16) -> Result<InoRange> {
     let shared = txn.shared;
     let store = |batch| store_stable(shared, batch);
-    let (first, count) = shared.inos.next_range(shard, count.clamp(1, INOS_MAX), store)?;
-    Ok(InoRange { first, count })
+    let (first, count) = shared.inos.next_range::<Fault>(shard, count.clamp(1, INOS_MAX), store)?;
+    Ok(InoRange { first: first.on_lane(lane_of(dir, shared.config.lanes)), count })
 }

@@ -60,7 +60,7 @@ pub(crate) fn reserve_inos(txn: &Txn<'_>, req: &ReserveInos) -> Result<InoRange>
     if req.shard.0 >= txn.shared.config.shards || !txn.has_shard(req.shard) {
         return Err(FsError::Invalid.into());
     }
-    grant::draw(txn, req.shard, req.count)
+    grant::draw(txn, req.shard, req.dir, req.count)
 }
 
 /// News for a session that it waits for.

@@ -6,14 +6,16 @@
 //! there were.
 
 use base::{
-    BlockId, Decode as _, DecodeError, Encode as _, HashKey, Locality, Reader, Time, codec,
+    BlockId, Decode as _, DecodeError, Encode as _, HashKey, IdHash, Locality, Reader, Time, codec,
 };
 use bytes::Bytes;
 
 use crate::record::Config;
 
 /// First bytes of a dump: a name, NUL, and the version (u16, little-endian).
-pub const DUMP_OPENING: [u8; 12] = *b"PANDODUMP\0\x01\0";
+///
+/// Version 1 was the first. In 2 keys have three zones, and the header says more.
+pub const DUMP_OPENING: [u8; 12] = *b"PANDODUMP\0\x02\0";
 /// Maximum length of a frame, in bytes.
 pub const DUMP_FRAME_BYTES_MAX: u32 = 16 << 20;
 
@@ -27,6 +29,10 @@ codec! {
         pub uuid: u128,
         /// Number of shards.
         pub shards: u16,
+        /// Layout of the keys.
+        pub keys: KeyLayout,
+        /// Number of lanes of each shard.
+        pub lanes: u8,
         /// Key that places names and directories.
         pub hash_key: HashKey,
         /// Policy for the home of new directories.
@@ -42,12 +48,61 @@ codec! {
     }
 }
 
+codec! {
+    /// Layout of the keys of records.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum KeyLayout {
+        /// All begin with their shard, as in on-disk versions before 12.
+        Shards = 1,
+        /// Keys have three zones.
+        Zones = 2,
+    }
+}
+
+codec! {
+    /// The file system of which a dump of version 1 was taken; the fields are those of [`Header`].
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "they are told there")]
+    pub struct FirstHeader {
+        pub name: String,
+        pub uuid: u128,
+        pub shards: u16,
+        pub k0: u64,
+        pub k1: u64,
+        pub locality: Locality,
+        pub inline_bytes_max: u32,
+        pub blocks: String,
+        pub created: Time,
+        pub taken: Time,
+    }
+}
+
+impl From<FirstHeader> for Header {
+    fn from(first: FirstHeader) -> Header {
+        Header {
+            name: first.name,
+            uuid: first.uuid,
+            shards: first.shards,
+            keys: KeyLayout::Shards,
+            lanes: 1,
+            hash_key: HashKey { k0: first.k0, k1: first.k1, ids: IdHash::Sip },
+            locality: first.locality,
+            inline_bytes_max: first.inline_bytes_max,
+            blocks: first.blocks,
+            created: first.created,
+            taken: first.taken,
+        }
+    }
+}
+
 impl Header {
     pub(crate) fn of(config: &Config, taken: Time) -> Header {
         Header {
             name: config.name.clone(),
             uuid: config.uuid,
             shards: config.shards,
+            keys: KeyLayout::Zones,
+            lanes: config.lanes,
             hash_key: config.hash_key,
             locality: config.locality,
             inline_bytes_max: config.inline_bytes_max,
@@ -68,14 +123,16 @@ codec! {
     /// Contents of a frame.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Frame {
-        /// The first frame.
-        Header(Header) = 1,
+        /// The first frame of a dump of version 1.
+        FirstHeader(FirstHeader) = 1,
         /// Keys and values, the keys ascending from frame to frame.
         Records(Vec<(Bytes, Bytes)>) = 2,
         /// A block that records before it name, and its bytes.
         Block((BlockId, Bytes)) = 3,
         /// The last frame.
         Trailer(Trailer) = 4,
+        /// The first frame.
+        Header(Header) = 5,
     }
 }
 
@@ -154,7 +211,7 @@ impl Frames {
         match frame {
             Frame::Records(records) => self.seen.records += records.len() as u64,
             Frame::Block(_) => self.seen.blocks += 1,
-            Frame::Header(_) => {}
+            Frame::Header(_) | Frame::FirstHeader(_) => {}
             Frame::Trailer(_) => return,
         }
         self.seen.frames += 1;

@@ -7,11 +7,17 @@
 //! configuration is written last, that of the first server last of all: an interrupted load leaves
 //! no file system.
 
-use base::{BlockId, DirId, HashMap, Random, limits::SHARDS_MAX, placement::shard_of};
+use std::collections::BTreeMap;
+
+use base::{
+    BlockId, DirId, HashMap, Random, ShardId,
+    limits::{LANES_MAX, SHARDS_MAX},
+    placement::shard_of,
+};
 use bytes::Bytes;
 use store::{Batch, Engine};
 
-use super::file::Header;
+use super::file::{Header, KeyLayout};
 use crate::{
     cluster::member::Member,
     coordinator::roster::{Roster, dealt},
@@ -20,8 +26,9 @@ use crate::{
         Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
         Usage,
         inode::blocks_of,
-        key::{self, Part, UsagePart},
+        key::{self, Key, Part, UsagePart, Zone},
     },
+    upgrade,
 };
 
 /// Number of bytes in the runs of all servers together.
@@ -56,7 +63,10 @@ pub struct Loader<'a> {
     /// The part of each server.
     targets: Vec<Target<'a>>,
     shards: u16,
+    keys: KeyLayout,
     last: Vec<u8>,
+    /// Records of an old dump that stand elsewhere today, behind all that the dump still has.
+    late: BTreeMap<Key, Bytes>,
     usage: HashMap<QuotaId, Usage>,
     /// Accounting roots, as dumped.
     quotas: Vec<(QuotaId, QuotaRecord)>,
@@ -101,7 +111,8 @@ impl<'a> Loader<'a> {
             }
         }
         let inline = header.inline_bytes_max <= base::limits::SMALL_BYTES_MAX;
-        if !(1..=SHARDS_MAX).contains(&header.shards) || !inline {
+        let lanes = header.lanes.is_power_of_two() && header.lanes <= LANES_MAX;
+        if !(1..=SHARDS_MAX).contains(&header.shards) || !lanes || !inline {
             return Err(LoadError::Invalid("header out of bounds"));
         }
         let (servers, shards) = (engines.len(), header.shards);
@@ -117,7 +128,9 @@ impl<'a> Loader<'a> {
         Ok(Loader {
             targets: engines.iter().map(target).collect(),
             shards,
+            keys: header.keys,
             last: Vec::new(),
+            late: BTreeMap::new(),
             usage: HashMap::default(),
             quotas: Vec::new(),
             chunks_in_blocks: 0,
@@ -135,15 +148,16 @@ impl<'a> Loader<'a> {
             if key[..] <= self.last[..] {
                 return Err(LoadError::Invalid("keys out of order"));
             }
-            self.check(&key, &value)?;
             self.last = key.to_vec();
-            if key::is_counter(&key) {
-                // Every server has all counters, and uses those of its shards.
-                self.targets.iter_mut().try_for_each(|target| target.put(&key, &value))?;
-            } else {
-                let server = self.server_of(&key);
-                self.targets[usize::from(server)].put(&key, &value)?;
+            if self.keys == KeyLayout::Shards && upgrade::has_moved(&key) {
+                let key = upgrade::moved(&key);
+                self.check(&key, &value)?;
+                self.late.insert(key, value);
+                continue;
             }
+            self.check(&key, &value)?;
+            let server = self.server_of(&key);
+            self.targets[usize::from(server)].put(&key, &value)?;
         }
         Ok(())
     }
@@ -179,11 +193,16 @@ impl<'a> Loader<'a> {
         signing_key: &[u8],
         random: &dyn Random,
     ) -> Result<(), LoadError> {
+        for (key, value) in std::mem::take(&mut self.late) {
+            let server = self.server_of(&key);
+            self.targets[usize::from(server)].put(&key, &value)?;
+        }
         self.targets.iter_mut().try_for_each(Target::flush)?;
         let config = Config {
             name: header.name.clone(),
             uuid: header.uuid,
             shards: header.shards,
+            lanes: header.lanes,
             hash_key: header.hash_key,
             locality: header.locality,
             inline_bytes_max: header.inline_bytes_max,
@@ -222,53 +241,55 @@ impl<'a> Loader<'a> {
     }
 
     fn server_of(&self, key: &[u8]) -> u16 {
-        // Accounting roots belong to the coordinator.
-        if key.get(2) == Some(&b'A') { 0 } else { dealt(key::shard_of(key), self.servers()) }
+        match key::shard_of(key) {
+            // Settings and accounting roots belong to the coordinator.
+            ShardId::SERVER => 0,
+            shard => dealt(shard, self.servers()),
+        }
     }
 
     /// Refuses records that no dump has, and adds up what is charged to quotas.
     fn check(&mut self, key: &[u8], value: &Bytes) -> Result<(), LoadError> {
-        let shard = key.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
-        if shard.is_none_or(|shard| shard >= self.shards) {
-            return Err(LoadError::Invalid("a key of no shard"));
-        }
+        let zone = key::zone(key);
+        let zone = zone.filter(|(zone, at)| *zone == Zone::Server || at.0 < self.shards);
+        let Some((zone, _)) = zone else { return Err(LoadError::Invalid("a key of no shard")) };
         let main = key.last() == Some(&(Part::Main as u8));
         let damaged = |_| LoadError::Invalid("a record that cannot be read");
-        match key.get(2) {
-            Some(b'N') if main => {
+        match (zone, key[2]) {
+            (Zone::Users, b'N') if main => {
                 if let EntryRecord::Node(inode) =
                     EntryRecord::from_record(value).map_err(damaged)?
                 {
                     self.charge(inode.quota, inode.attr().allocated);
                 }
             }
-            Some(b'I') if main => {
+            (Zone::Users, b'I') if main => {
                 if let Slot::Inode(inode) = Slot::from_record(value).map_err(damaged)? {
                     self.charge(inode.quota, inode.attr().allocated);
                 }
             }
-            Some(b'D') if main => {
+            (Zone::Users, b'D') if main => {
                 let content = Content::from_record(value).map_err(damaged)?;
                 // A directory counts once, however many partitions it has.
                 if key::parse_share(key).is_some_and(|(partition, _)| partition == 0) {
                     self.charge(content.quota, 0);
                 }
             }
-            Some(b'B') => {
+            (Zone::Users, b'B') => {
                 let chunk = chunk_of(value).map_err(damaged)?;
                 let server = self.server_of(key);
                 self.named.extend(blocks_of(&chunk.slices).map(|block| (block, server)));
                 self.chunks_in_blocks += u64::from(blocks_of(&chunk.slices).next().is_some());
             }
-            Some(b'T') => drop(Tail::from_record(value).map_err(damaged)?),
-            Some(b'A') => {
+            (Zone::Work, b'T') => drop(Tail::from_record(value).map_err(damaged)?),
+            (Zone::Server, b'A') => {
                 let Some((id, UsagePart::Root)) = key::parse_usage(key) else {
                     return Err(LoadError::Invalid("what is charged to a quota"));
                 };
                 let quota = QuotaRecord::from_record(value).map_err(damaged)?;
                 self.quotas.push((id, quota));
             }
-            Some(b'N' | b'I' | b'D' | b'C' | b'O') => {}
+            (Zone::Users, b'N' | b'I' | b'D') | (Zone::Work, b'C') | (Zone::Server, b'O') => {}
             _ => return Err(LoadError::Invalid("a record of no known kind")),
         }
         Ok(())

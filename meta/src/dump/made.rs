@@ -34,7 +34,6 @@ pub(super) struct Dump {
 /// One moment of the file system.
 pub(super) struct Source {
     pub(super) snapshot: Mutex<Box<dyn Snapshot>>,
-    pub(super) shards: u16,
     /// Key ranges of a server of several, ascending; `None` for a single server.
     pub(super) own: Option<Vec<Range<Key>>>,
     /// Inodes that are not part of the tree any more. The first page looks for them, as the pause

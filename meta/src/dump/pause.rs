@@ -17,7 +17,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use base::{FsError, ShardId};
+use base::FsError;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use wire::{DumpStage, DumpStep, Reply, Retry};
 
@@ -108,18 +108,12 @@ async fn until_swept(shared: &Shared) {
 }
 
 fn is_swept(shared: &Shared) -> store::Result<bool> {
-    for shard in (0..shared.config.shards).map(ShardId).filter(|shard| shared.owns(*shard)) {
-        let mut found = false;
-        let prefix = key::kind(shard, b'H');
-        shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |_, _| {
-            found = true;
-            std::ops::ControlFlow::Break(())
-        })?;
-        if found {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let (mut found, prefix) = (false, key::works(b'H'));
+    shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+        found = shared.owns(key::shard_of(key));
+        if found { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+    })?;
+    Ok(!found)
 }
 
 /// Returns when nothing that concerns several servers is half done here. No server begins anything

@@ -3,7 +3,6 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use base::ShardId;
 use bytes::Bytes;
 use tokio::time::sleep;
 
@@ -111,13 +110,9 @@ async fn clear(core: &Core) {
         return;
     }
     let state = shared.feed.state.lock().stored;
-    let shards = (0..shared.config.shards).map(ShardId);
-    let shards: Vec<_> = shards.filter(|shard| shared.owns(*shard)).collect();
     let clears = move |txn: &mut Txn<'_>| {
         txn.delete_prefix(&key::feed())?;
-        for shard in &shards {
-            txn.delete_prefix(&key::kind(*shard, b'V'))?;
-        }
+        txn.delete_prefix(&key::works(b'V'))?;
         txn.put(key::feed(), &FeedState { count: 0, ..state });
         Ok(())
     };

@@ -244,14 +244,14 @@ fn drop_named(
             let enough = blocks.is_empty() || damaged.is_some() || report.is_cancelled();
             if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        let garbage = key::kind(shard, b'G');
-        snapshot.scan(&garbage, &key::end_of(&garbage), &mut |key, _| {
-            if let Some(block) = key::parse_garbage(key) {
-                blocks.remove(&block);
-            }
-            ControlFlow::Continue(())
-        })?;
     }
+    let garbage = key::works(b'G');
+    snapshot.scan(&garbage, &key::end_of(&garbage), &mut |key, _| {
+        if let Some(block) = key::parse_garbage(key) {
+            blocks.remove(&block);
+        }
+        ControlFlow::Continue(())
+    })?;
     Ok(damaged)
 }
 

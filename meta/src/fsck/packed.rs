@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wire::TxnId;
 
 use super::fix::Fix;
-use crate::record::Key;
+use crate::record::{Key, key};
 
 codec! {
     /// A [`Fix`], except those of quotas, which a cluster does not have.
@@ -48,10 +48,9 @@ pub(super) fn pack(fix: &Fix) -> Option<Bytes> {
 
 /// Decodes a repair; `Invalid` when the bytes are none.
 pub(super) fn unpack(bytes: &Bytes) -> Result<Fix, FsError> {
-    let key = |bytes: Bytes| match bytes.len() {
-        // Every key has its shard and its kind.
-        0..3 => Err(FsError::Invalid),
-        _ => Ok(Key::from_slice(&bytes)),
+    let key = |bytes: Bytes| match key::zone(&bytes) {
+        None => Err(FsError::Invalid),
+        Some(_) => Ok(Key::from_slice(&bytes)),
     };
     let packed = Packed::from_bytes(bytes).map_err(|_| FsError::Invalid)?;
     Ok(match packed {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{DirId, ShardId};
+use base::DirId;
 use wire::QuotaOf;
 
 use super::{fix::Fix, sweep::Sweep};
@@ -46,11 +46,9 @@ impl Accounts {
 
 impl Sweep<'_> {
     /// Reads an accounting root, or a core's charges to it. Called before everything else.
-    pub(super) fn quota(&mut self, shard: ShardId, key: &[u8], value: &[u8]) {
-        let parsed = key::parse_usage(key).filter(|(id, _)| id.0.shard() == shard);
-        let Some((id, part)) = parsed else {
-            return self.find(format!("shard {}: a quota's key is damaged", shard.0));
-        };
+    pub(super) fn quota(&mut self, key: &[u8], value: &[u8]) {
+        // A key that is none is found with all others.
+        let Some((id, part)) = key::parse_usage(key) else { return };
         let what = || format!("the quota of directory inode {}", id.0);
         match part {
             UsagePart::Root => {

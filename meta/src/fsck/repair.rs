@@ -26,7 +26,7 @@ mod names;
 mod shares;
 mod system;
 
-use base::{DirId, Ino, ShardId};
+use base::{DirId, Ino};
 use bytes::Bytes;
 
 pub(crate) use lost::directory as rescue;
@@ -34,7 +34,10 @@ pub(crate) use lost::directory as rescue;
 use super::{fix::Fix, hex::hex, repairs::Repair};
 use crate::{
     error::{Fault, Result},
-    record::{Key, Record, VERSION as RECORD_VERSION, key},
+    record::{
+        Key, Record, VERSION as RECORD_VERSION,
+        key::{self, Zone},
+    },
     txn::Txn,
 };
 
@@ -71,17 +74,19 @@ pub(super) fn mend(txn: &mut Txn<'_>, fix: &Fix, lose: bool) -> Result<bool> {
 }
 
 fn look(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
-    let shard = key.first_chunk::<2>().map(|bytes| ShardId(u16::from_be_bytes(*bytes)));
-    let shard = shard.filter(|shard| shard.0 < txn.shared.config.shards);
-    match (shard, key.get(2), key.len()) {
-        (Some(shard), Some(b'N'), _) => names::name(txn, shard, key, lose),
-        (Some(shard), Some(b'D'), 22) => dirs::directory(txn, shard, key),
-        (Some(_), Some(b'I'), 12) => files::slot(txn, key, lose),
-        (Some(shard), Some(b'R'), 11) => files::reclaim(txn, shard, key),
+    let known = key::zone(key)
+        .filter(|(zone, shard)| *zone == Zone::Server || shard.0 < txn.shared.config.shards);
+    let Some((zone, shard)) = known else { return drop_record(txn, key) };
+    match (zone, key[2], key.len()) {
+        (Zone::Users, b'N', _) => names::name(txn, shard, key, lose),
+        (Zone::Users, b'D', 22) => dirs::directory(txn, shard, key),
+        (Zone::Users, b'I', 12) => files::slot(txn, key, lose),
         // Chunks are repaired with their file.
-        (Some(_), Some(b'B'), 15) => Ok(false),
-        (Some(shard), Some(_), _) => system::record(txn, shard, key),
-        (Some(_), None, _) | (None, ..) => drop_record(txn, key),
+        (Zone::Users, b'B', 15) => Ok(false),
+        (Zone::Users, ..) => drop_record(txn, key),
+        (Zone::Work, b'R', 13) => files::reclaim(txn, shard, key),
+        (Zone::Work, ..) => system::work(txn, shard, key),
+        (Zone::Server, ..) => system::record(txn, key),
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
 use crate::record::{
     Config, Content, Key, Lived, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, Tail,
     key,
-    key::Part,
+    key::{Part, Zone},
     system::{Reserved, StoredAnswer},
 };
 use crate::{
@@ -125,11 +125,9 @@ impl<'a> Sweep<'a> {
                 ));
             }
         }
-        for shard in (0..self.config.shards).map(ShardId) {
-            self.scan_kind(shard, b'G', Self::garbage)?;
-            self.scan_kind(shard, b'A', |sweep, key, value| sweep.quota(shard, key, value))?;
-            self.scan_kind(shard, b'R', Self::reclaiming)?;
-        }
+        self.scan_prefix(&key::works(b'G'), Self::garbage)?;
+        self.scan_prefix(&key::own(b'A'), Self::quota)?;
+        self.scan_prefix(&key::works(b'R'), Self::reclaiming)?;
         if self.owns(shard_of(DirId::ROOT, 0, self.config.shards)) {
             self.root();
         }
@@ -138,7 +136,7 @@ impl<'a> Sweep<'a> {
         self.close_slot();
         // All inodes must have been seen before these checks.
         for shard in (0..self.config.shards).map(ShardId) {
-            self.scan_kind(shard, b'B', Self::stray_chunk)?;
+            self.scan_prefix(&key::kind(shard, b'B'), Self::stray_chunk)?;
         }
         self.look_at(None);
         self.count_names();
@@ -146,14 +144,12 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    fn scan_kind(
+    fn scan_prefix(
         &mut self,
-        shard: ShardId,
-        kind: u8,
+        prefix: &[u8],
         visit: impl Fn(&mut Self, &[u8], &[u8]),
     ) -> store::Result<()> {
-        let prefix = key::kind(shard, kind);
-        self.scan(&prefix, &key::end_of(&prefix), visit)
+        self.scan(prefix, &key::end_of(prefix), visit)
     }
 
     fn scan(
@@ -175,58 +171,53 @@ impl<'a> Sweep<'a> {
     }
 
     fn record(&mut self, key: &[u8], value: &[u8]) {
-        let shard = key.first_chunk::<2>().map(|bytes| ShardId(u16::from_be_bytes(*bytes)));
-        let (Some(shard), Some(kind)) = (shard, key.get(2)) else {
-            return self.unknown(key);
-        };
-        if shard.0 >= self.config.shards {
+        let Some((zone, shard)) = key::zone(key) else { return self.unknown(key) };
+        if zone != Zone::Server && shard.0 >= self.config.shards {
             return self.unknown(key);
         }
-        // Every store is made with the counters of all shards.
-        if !key::is_the_servers(key) && *kind != b'C' && !self.owns(shard) {
+        if zone != Zone::Server && !self.owns(shard) {
             let line = "a record of a shard that another server has";
             // The server of the shard has another record under the key.
             return self.report.find(format!("{line}: key={}", hex(key)));
         }
-        match (kind, key.len()) {
-            (b'N', _) => self.name(shard, key, value),
-            (b'D', 22) => self.directory(shard, key, value),
-            (b'I', 12) => self.slot(shard, key, value),
+        let several = self.owned.is_some();
+        match (zone, key[2], key.len()) {
+            (Zone::Users, b'N', _) => self.name(shard, key, value),
+            (Zone::Users, b'D', 22) => self.directory(shard, key, value),
+            (Zone::Users, b'I', 12) => self.slot(shard, key, value),
             // Chunks are read with their inode, and once more when all inodes were seen.
-            (b'B', 15) => {}
-            (b'R', 11) => self.reclaim(shard, key, value),
-            (b'T', 11) => self.alone::<Tail>(key, value, "cut file"),
+            (Zone::Users, b'B', 15) => {}
+            (Zone::Work, b'C', 5) => self.alone::<Reserved>(key, value, "counter"),
+            (Zone::Work, b'R', 13) => self.reclaim(shard, key, value),
+            (Zone::Work, b'T', 13) => self.alone::<Tail>(key, value, "cut file"),
             // Garbage and quotas were read before everything else.
-            (b'G', 19) | (b'A', 13) => {}
-            (b'U', 19) => self.alone::<Unsynced>(key, value, "unsynced block"),
-            (b'Q', 13) => self.answer(key, value),
-            (b'S', 11) if shard.0 == 0 => self.alone::<SessionRecord>(key, value, "session"),
-            (b'C', 3) => self.alone::<Reserved>(key, value, "counter"),
-            (b'F', 3) if shard.0 == 0 => self.alone::<Config>(key, value, "configuration"),
-            (b'O', 3) if shard.0 == 0 => self.alone::<Settings>(key, value, "settings"),
-            (b'L', 19) if shard.0 == 0 => {
-                self.alone::<DelegationRecord>(key, value, "delegation");
-            }
-            (b'K', 3) if shard.0 == 0 => self.alone::<KeyRing>(key, value, "key ring"),
-            (b'W', 3) if shard.0 == 0 => self.alone::<FeedState>(key, value, "state of the feed"),
-            (b'W', 11) if shard.0 == 0 => self.alone::<Logged>(key, value, "change in the feed"),
-            (b'V', 27) => self.alone::<Content>(key, value, "directory of the feed"),
-            (b'M', 3) if shard.0 == 0 => self.alone::<Member>(key, value, "membership"),
-            (b'M', 4) if *key == key::lived()[..] => {
-                self.alone::<Lived>(key, value, "time of the trash");
-            }
-            (b'M', 4) if shard.0 == 0 => self.alone::<Roster>(key, value, "roster"),
-            (b'P', 21) if shard.0 == 0 && self.owned.is_some() => {
-                self.alone::<PreparedRecord>(key, value, "prepared transaction");
-            }
-            (b'E', 21) if shard.0 == 0 && self.owned.is_some() => {
-                self.alone::<EndedRecord>(key, value, "transaction that has ended");
-            }
+            (Zone::Work, b'G', 21) | (Zone::Server, b'A', 13) => {}
+            (Zone::Work, b'U', 21) => self.alone::<Unsynced>(key, value, "unsynced block"),
             // Until the handoff is over, names may be stored where they do not belong.
-            (b'H', 21) if self.owned.is_some() => {
+            (Zone::Work, b'H', 23) if several => {
                 self.alone::<HandoffRecord>(key, value, "handoff");
             }
-            (b'X', 21) if shard.0 == 0 && self.owned.is_some() => {
+            (Zone::Work, b'V', 29) => self.alone::<Content>(key, value, "directory of the feed"),
+            (Zone::Server, b'Q', 13) => self.answer(key, value),
+            (Zone::Server, b'S', 11) => self.alone::<SessionRecord>(key, value, "session"),
+            (Zone::Server, b'F', 3) => self.alone::<Config>(key, value, "configuration"),
+            (Zone::Server, b'O', 3) => self.alone::<Settings>(key, value, "settings"),
+            (Zone::Server, b'L', 19) => self.alone::<DelegationRecord>(key, value, "delegation"),
+            (Zone::Server, b'K', 3) => self.alone::<KeyRing>(key, value, "key ring"),
+            (Zone::Server, b'W', 3) => self.alone::<FeedState>(key, value, "state of the feed"),
+            (Zone::Server, b'W', 11) => self.alone::<Logged>(key, value, "change in the feed"),
+            (Zone::Server, b'M', 3) => self.alone::<Member>(key, value, "membership"),
+            (Zone::Server, b'M', 4) if *key == key::lived()[..] => {
+                self.alone::<Lived>(key, value, "time of the trash");
+            }
+            (Zone::Server, b'M', 4) => self.alone::<Roster>(key, value, "roster"),
+            (Zone::Server, b'P', 21) if several => {
+                self.alone::<PreparedRecord>(key, value, "prepared transaction");
+            }
+            (Zone::Server, b'E', 21) if several => {
+                self.alone::<EndedRecord>(key, value, "transaction that has ended");
+            }
+            (Zone::Server, b'X', 21) if several => {
                 self.alone::<CommittedRecord>(key, value, "committed transaction");
             }
             _ => self.unknown(key),
@@ -235,7 +226,8 @@ impl<'a> Sweep<'a> {
 
     /// Whether this server has a shard.
     fn owns(&self, shard: ShardId) -> bool {
-        self.owned.as_ref().is_none_or(|owned| owned.get(usize::from(shard.0)) == Some(&true))
+        let has = |owned: &Vec<bool>| owned.get(usize::from(shard.0)) == Some(&true);
+        shard == ShardId::SERVER || self.owned.as_ref().is_none_or(has)
     }
 
     /// On a server of a cluster: counts of names, for a client that adds up all servers.

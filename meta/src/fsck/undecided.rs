@@ -7,7 +7,6 @@
 
 use std::{ops::ControlFlow, time::Duration};
 
-use base::ShardId;
 use wire::{AskOutcome, Outcome, Reply, Request, TxnId};
 
 use super::{across::Across, fix::Fix};
@@ -58,7 +57,7 @@ impl Across<'_> {
 
     /// Transactions that are prepared here now, in order.
     fn prepared(&self) -> Result<Vec<TxnId>, String> {
-        let prefix = key::kind(ShardId(0), b'P');
+        let prefix = key::own(b'P');
         let mut found = Vec::new();
         let visit = &mut |key: &[u8], _: &[u8]| {
             found.extend(key::parse_transaction(key));

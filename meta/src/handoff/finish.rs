@@ -64,24 +64,21 @@ fn resume(core: &Core) {
 /// Reads the records of all unfinished handoffs of this server.
 fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
     let mut found = Vec::new();
-    for shard in (0..shared.config.shards).map(ShardId).filter(|shard| shared.owns(*shard)) {
-        let prefix = key::kind(shard, b'H');
-        let scanned = shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
-            let record = HandoffRecord::from_record(&Bytes::copy_from_slice(value));
-            match (key::parse_handoff(key), record) {
-                (Some((dir, number)), Ok(record)) => {
-                    found.push((Partition { shard, dir, number }, record));
-                }
-                _ => {
-                    tracing::error!("what is stored of a handoff cannot be read; run `pando fsck`")
-                }
+    let prefix = key::works(b'H');
+    let scanned = shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+        let record = HandoffRecord::from_record(&Bytes::copy_from_slice(value));
+        match (key::parse_handoff(key), record) {
+            (Some((dir, number)), Ok(record)) => {
+                found.push((Partition { shard: key::shard_of(key), dir, number }, record));
             }
-            ControlFlow::Continue(())
-        });
-        if let Err(error) = scanned {
-            tracing::error!(%error, "handoffs of before this start cannot be read");
+            _ => tracing::error!("what is stored of a handoff cannot be read; run `pando fsck`"),
         }
+        ControlFlow::Continue(())
+    });
+    if let Err(error) = scanned {
+        tracing::error!(%error, "handoffs of before this start cannot be read");
     }
+    found.retain(|(at, _)| shared.owns(at.shard));
     found
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn new_inode(
         | FileKind::BlockDevice => InlineMax::NONE,
     };
     Ok(Inode {
-        ino: txn.new_ino(shard)?,
+        ino: txn.new_ino(shard, dir.id)?,
         kind,
         mode,
         uid: cred.uid,

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use base::{Attr, Cred, DirId, EntryName, Ino, Seq, SessionId, ShardId, Time};
+use base::{Attr, Cred, DirId, EntryName, Ino, Seq, SessionId, Time};
 use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, TokenError, Welcome};
 
 use super::lookup;
@@ -48,7 +48,7 @@ pub(crate) fn run(
     let here = hello.resume.and_then(|past| shared.session(past.session));
     let evictions = shared.evictions.load(Ordering::SeqCst);
     let found = match &hello.resume {
-        Some(_) if here.is_some() && !shared.owns(ShardId(0)) => None,
+        Some(_) if here.is_some() && !shared.begins_sessions() => None,
         past => root_of(shared, group, (&token, past.as_ref(), evictions), now, way)?,
     };
     let resumed = match (&hello.resume, &here) {
@@ -195,14 +195,14 @@ fn direct(shared: &Shared, token: &Token) -> Option<String> {
     may.then(|| shared.blocks.compression().to_string())
 }
 
-/// Checks that a session may begin at this server: the server of shard 0 begins all sessions.
+/// Checks that a session may begin at this server: the coordinator begins all sessions.
 fn may_begin(shared: &Shared, token: &Token) -> Result<()> {
     let Some(cluster) = &shared.cluster else { return Ok(()) };
     let map = cluster.map();
     if map.servers.is_empty() && !token.administers() {
         return Err(Fault::Retry(Retry::Busy));
     }
-    if !map.servers.is_empty() && !cluster.owns(ShardId(0)) {
+    if !map.servers.is_empty() && !cluster.coordinates() {
         return Err(Fault::Retry(Retry::Moved((*map).clone())));
     }
     Ok(())
@@ -309,13 +309,8 @@ fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
         return Ok(true);
     }
     let slot = session::answer_slot(seq);
-    for shard in (0..shared.config.shards).map(ShardId) {
-        let Some(stored) = shared.engine.get(&key::answer(shard, session, slot))? else { continue };
-        if StoredAnswer::from_record(&stored)?.seq >= seq {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let Some(stored) = shared.engine.get(&key::answer(session, slot))? else { return Ok(false) };
+    Ok(StoredAnswer::from_record(&stored)?.seq >= seq)
 }
 
 /// Opens a session that this server does not have. `was_here`: the one to resume was here just now.
@@ -367,7 +362,7 @@ fn root_of(
     now: Time,
     way: &mut Option<Box<Remote>>,
 ) -> Result<Option<Root>> {
-    let begins_here = shared.owns(ShardId(0));
+    let begins_here = shared.begins_sessions();
     if !begins_here && token.path == "/" {
         return Ok(None);
     }

@@ -68,7 +68,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
     txn.charge(parent.content.quota, Usage::of(1, 0))?;
     // Where another server has the child's shard, the number comes from the parent's shard: nobody
     // has to be asked for it. A repair may have neither shard.
-    let ino = txn.new_ino_near(&[txn.shard(home), txn.shard_of_share(parent)])?;
+    let ino = txn.new_ino_near(&[txn.shard(home), txn.shard_of_share(parent)], id)?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
     let cred = txn.caller.cred;
     let (mode, xattrs) = inherited(parent, FileKind::Directory, req.mode)?;

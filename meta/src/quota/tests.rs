@@ -5,10 +5,8 @@ use store::MemoryEngine;
 
 use super::*;
 
-const SHARDS: u16 = 4;
-
 fn quotas(engine: &MemoryEngine) -> Quotas {
-    Quotas::load(engine, SHARDS, true).unwrap()
+    Quotas::load(engine, true).unwrap()
 }
 
 fn root(number: u64) -> QuotaId {

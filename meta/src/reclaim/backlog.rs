@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, mem, ops::ControlFlow, sync::Arc};
 
-use base::{BlockId, HashSet, Ino, ShardId};
+use base::{BlockId, HashSet, Ino};
 use parking_lot::Mutex;
 use store::Engine;
 use tokio::sync::Notify;
@@ -32,15 +32,13 @@ struct State {
 
 impl Backlog {
     /// Loads the work that was left before this start.
-    pub(crate) fn load(engine: &dyn Engine, shards: u16) -> Result<Backlog, OpenError> {
+    pub(crate) fn load(engine: &dyn Engine) -> Result<Backlog, OpenError> {
         let mut state = State::default();
-        for shard in (0..shards).map(ShardId) {
-            let prefix = key::kind(shard, b'R');
-            engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
-                state.queue.extend(key::parse_ino(key));
-                ControlFlow::Continue(())
-            })?;
-        }
+        let prefix = key::works(b'R');
+        engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+            state.queue.extend(key::parse_ino(key));
+            ControlFlow::Continue(())
+        })?;
         Ok(Backlog { state: Mutex::new(state), wake: Notify::new() })
     }
 

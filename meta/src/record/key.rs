@@ -1,33 +1,47 @@
-//! Keys: `shard · kind · …`, big-endian, so that byte order is the order we list in.
+//! Keys, big-endian, so that byte order is the order we list in. There are three zones.
+//!
+//! The first has what users have, by shard: `shard · kind · …`.
 //!
 //! | kind | after it | value |
 //! |---|---|---|
 //! | `N` | dir id, pos, name, 0, part | a part of a name: entry, rename list, spilled xattrs |
 //! | `D` | dir id, partition, part | content record, spilled xattrs |
-//! | `H` | dir id, partition | a handoff that is not over for this partition |
 //! | `I` | ino, part | an inode that is not embedded, or where it is now; spilled xattrs |
 //! | `B` | ino, chunk | the slices of a chunk |
+//!
+//! The second has the shards' counters, and notes of work that is left: `0xfffe · kind · shard · …`.
+//! A server that starts reads each kind in one scan, however many shards there are.
+//!
+//! | kind | after it | value |
+//! |---|---|---|
+//! | `C` | | inode numbers reserved on this shard, at its owner only |
 //! | `R` | ino | an inode to reclaim |
 //! | `T` | ino | contents that a file was cut by and that are not removed yet |
 //! | `G` | block | a block to delete |
 //! | `U` | block | a block that may not be stable |
-//! | `Q` | session, slot | a stored answer |
-//! | `C` | | inode numbers reserved on this shard |
-//! | `S` | session | a session (shard 0) |
-//! | `F` | | the file system's configuration (shard 0) |
-//! | `O` | | settings made since the format (shard 0) |
-//! | `M` | nothing, or 1 | the server's record of its cluster; the coordinator's (shard 0) |
-//! | `P` | transaction | its prepared part here (shard 0) |
-//! | `X` | transaction | it is committed; its participants (shard 0) |
-//! | `E` | transaction | how it ended here, for its other participants (shard 0) |
-//! | `W` | nothing, or a position | the state of the change feed; a change in it (shard 0) |
+//! | `H` | dir id, partition | a handoff that is not over for this partition |
 //! | `V` | dir id, ino | a directory as it was when it was removed, for the change feed |
+//!
+//! The third has what the server itself has, and stays with it: `0xffff · kind · …`.
+//!
+//! | kind | after it | value |
+//! |---|---|---|
+//! | `S` | session | a session |
+//! | `Q` | session, slot | a stored answer |
+//! | `F` | | the file system's configuration |
+//! | `O` | | settings made since the format |
+//! | `K` | | signing keys and revoked tokens |
+//! | `M` | nothing, or 1 | the server's record of its cluster; the coordinator's |
+//! | `P` | transaction | its prepared part here |
+//! | `X` | transaction | it is committed; its participants |
+//! | `E` | transaction | how it ended here, for its other participants |
+//! | `W` | nothing, or a position | the state of the change feed; a change in it |
 //! | `A` | ino, part | a quota's root; the charges of a core to it |
-//! | `K` | | signing keys and revoked tokens (shard 0) |
-//! | `L` | dir id | the session that holds a directory of this server (shard 0) |
+//! | `L` | dir id | the session that holds a directory of this server |
 //!
 //! In a cluster each server has its own `A` records of any root. Nothing is stored under `h` (had
-//! open by one), `o` (open) and `u` (charged): by these keys servers ask each other.
+//! open by one), `o` (open) and `u` (charged): by these keys, of the first zone, servers ask each
+//! other.
 
 use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId, layout::POS_MAX};
 use smallvec::SmallVec;
@@ -53,12 +67,33 @@ pub(crate) enum Part {
 
 /// Number of bytes of an `N` key before the position.
 const ENTRY_PREFIX_BYTES: usize = 2 + 1 + 16;
+/// First bytes of the second zone: no shard has this number.
+const WORK: [u8; 2] = [0xff, 0xfe];
+/// First bytes of the third zone.
+const OWN: [u8; 2] = [0xff, 0xff];
 
 fn start(shard: ShardId, kind: u8) -> Key {
-    let mut key = Key::new();
-    key.extend_from_slice(&shard.0.to_be_bytes());
-    key.push(kind);
-    key
+    with(Key::from_slice(&shard.0.to_be_bytes()), &[kind])
+}
+
+/// The prefix of a shard's keys of one kind in the second zone.
+pub(crate) fn work(shard: ShardId, kind: u8) -> Key {
+    with(works(kind), &shard.0.to_be_bytes())
+}
+
+/// The prefix of the keys of one kind in the second zone, of all shards that the server has.
+pub(crate) fn works(kind: u8) -> Key {
+    with(Key::from_slice(&WORK), &[kind])
+}
+
+/// The prefix of the keys of one kind in the third zone.
+pub(crate) fn own(kind: u8) -> Key {
+    with(Key::from_slice(&OWN), &[kind])
+}
+
+/// The part of a key after its kind, and after its shard.
+fn rest(key: &[u8]) -> Option<&[u8]> {
+    key.get(if key.starts_with(&WORK) { 5 } else { 3 }..)
 }
 
 fn with(mut key: Key, bytes: &[u8]) -> Key {
@@ -117,9 +152,9 @@ pub(crate) fn parse_moving(key: &[u8]) -> Option<u64> {
     (part != Part::RenameList as u8).then_some(pos)
 }
 
-/// The directory in an `N`, `D` or `H` key.
+/// The directory in an `N`, `D`, `H`, `L` or `V` key.
 pub(crate) fn parse_dir(key: &[u8]) -> Option<DirId> {
-    Some(DirId(u128::from_be_bytes(*key.get(3..)?.first_chunk::<16>()?)))
+    Some(DirId(u128::from_be_bytes(*rest(key)?.first_chunk::<16>()?)))
 }
 
 /// The key of a content record or of its spilled xattrs.
@@ -143,12 +178,12 @@ pub(crate) fn parse_share(key: &[u8]) -> Option<(u16, u8)> {
 
 /// The key of a partition's handoff that is not over.
 pub(crate) fn handoff(shard: ShardId, dir: DirId, partition: u16) -> Key {
-    with(with(start(shard, b'H'), &dir.0.to_be_bytes()), &partition.to_be_bytes())
+    with(with(work(shard, b'H'), &dir.0.to_be_bytes()), &partition.to_be_bytes())
 }
 
 /// The directory and the partition in an `H` key.
 pub(crate) fn parse_handoff(key: &[u8]) -> Option<(DirId, u16)> {
-    let partition = u16::from_be_bytes(key.get(3 + 16..)?.try_into().ok()?);
+    let partition = u16::from_be_bytes(rest(key)?.get(16..)?.try_into().ok()?);
     parse_dir(key).map(|dir| (dir, partition))
 }
 
@@ -178,29 +213,34 @@ pub(crate) fn parse_chunk(key: &[u8]) -> Option<(Ino, u32)> {
     Some((Ino(u64::from_be_bytes(*ino)), u32::from_be_bytes(rest.try_into().ok()?)))
 }
 
-/// The inode in an `I`, `R` or `T` key.
+/// The inode in an `I`, `B`, `R` or `T` key.
 pub(crate) fn parse_ino(key: &[u8]) -> Option<Ino> {
-    Some(Ino(u64::from_be_bytes(*key.get(3..)?.first_chunk::<8>()?)))
+    Some(Ino(u64::from_be_bytes(*rest(key)?.first_chunk::<8>()?)))
 }
 
 /// The key of an inode to reclaim.
 pub(crate) fn reclaim(ino: Ino) -> Key {
-    with(start(ino.shard(), b'R'), &ino.0.to_be_bytes())
+    with(work(ino.shard(), b'R'), &ino.0.to_be_bytes())
 }
 
 /// The key of the contents that a file was cut by and that are not removed yet.
 pub(crate) fn tail(ino: Ino) -> Key {
-    with(start(ino.shard(), b'T'), &ino.0.to_be_bytes())
+    with(work(ino.shard(), b'T'), &ino.0.to_be_bytes())
+}
+
+/// The prefix of a shard's notes of contents that files were cut by.
+pub(crate) fn tails(shard: ShardId) -> Key {
+    work(shard, b'T')
 }
 
 /// The key of a block to delete, on the shard of the inode it belonged to.
 pub(crate) fn garbage(shard: ShardId, block: BlockId) -> Key {
-    with(start(shard, b'G'), &block.0.to_be_bytes())
+    with(work(shard, b'G'), &block.0.to_be_bytes())
 }
 
 /// The key of a block that may not be stable, on the shard of the inode that names it.
 pub(crate) fn unsynced(shard: ShardId, block: BlockId) -> Key {
-    with(start(shard, b'U'), &block.0.to_be_bytes())
+    with(work(shard, b'U'), &block.0.to_be_bytes())
 }
 
 /// The kind and the block of a `G` or `U` key; `None` for any other.
@@ -212,32 +252,27 @@ pub(crate) fn block_noted(key: &[u8]) -> Option<(u8, BlockId)> {
 
 /// The block in a `G` or `U` key.
 pub(crate) fn parse_garbage(key: &[u8]) -> Option<BlockId> {
-    Some(BlockId(u128::from_be_bytes(key.get(3..)?.try_into().ok()?)))
+    Some(BlockId(u128::from_be_bytes(rest(key)?.try_into().ok()?)))
 }
 
-/// The prefix of all stored answers of a session on one shard.
-pub(crate) fn answers(shard: ShardId, session: SessionId) -> Key {
-    with(start(shard, b'Q'), &session.0.to_be_bytes())
+/// The prefix of all stored answers of a session.
+pub(crate) fn answers(session: SessionId) -> Key {
+    with(own(b'Q'), &session.0.to_be_bytes())
 }
 
 /// The key of one stored answer.
-pub(crate) fn answer(shard: ShardId, session: SessionId, slot: u16) -> Key {
-    with(answers(shard, session), &slot.to_be_bytes())
+pub(crate) fn answer(session: SessionId, slot: u16) -> Key {
+    with(answers(session), &slot.to_be_bytes())
 }
 
 /// The key of a shard's reserved inode numbers.
 pub(crate) fn counter(shard: ShardId) -> Key {
-    start(shard, b'C')
-}
-
-/// Whether this is the key of a shard's reserved inode numbers.
-pub(crate) fn is_counter(key: &[u8]) -> bool {
-    key.get(2) == Some(&b'C')
+    work(shard, b'C')
 }
 
 /// The key of a session.
 pub(crate) fn session(session: SessionId) -> Key {
-    with(start(ShardId(0), b'S'), &session.0.to_be_bytes())
+    with(own(b'S'), &session.0.to_be_bytes())
 }
 
 /// The session in an `S` key.
@@ -247,7 +282,7 @@ pub(crate) fn parse_session(key: &[u8]) -> Option<SessionId> {
 
 /// The key of the configuration.
 pub(crate) fn config() -> Key {
-    start(ShardId(0), b'F')
+    own(b'F')
 }
 
 /// The key by which servers ask each other whether an inode is open. Nothing is stored under it.
@@ -303,7 +338,7 @@ pub(crate) fn ended(txn: TxnId) -> Key {
 }
 
 fn transaction(kind: u8, txn: TxnId) -> Key {
-    let key = with(start(ShardId(0), kind), &txn.server.to_be_bytes());
+    let key = with(own(kind), &txn.server.to_be_bytes());
     with(with(key, &txn.run.to_be_bytes()), &txn.number.to_be_bytes())
 }
 
@@ -318,7 +353,7 @@ pub(crate) fn parse_transaction(key: &[u8]) -> Option<TxnId> {
 
 /// The key of the server's record of its cluster.
 pub(crate) fn member() -> Key {
-    start(ShardId(0), b'M')
+    own(b'M')
 }
 
 /// The key of the coordinator's record of all servers.
@@ -333,7 +368,7 @@ pub(crate) fn lived() -> Key {
 
 /// The key of the state of the server's change feed.
 pub(crate) fn feed() -> Key {
-    start(ShardId(0), b'W')
+    own(b'W')
 }
 
 /// The key of a change in the server's change feed.
@@ -349,46 +384,62 @@ pub(crate) fn parse_feed_event(key: &[u8]) -> Option<u64> {
 
 /// The key of a directory as it was when it was removed, on the shard of its master.
 pub(crate) fn past(shard: ShardId, dir: DirId, ino: Ino) -> Key {
-    with(with(start(shard, b'V'), &dir.0.to_be_bytes()), &ino.0.to_be_bytes())
+    with(with(work(shard, b'V'), &dir.0.to_be_bytes()), &ino.0.to_be_bytes())
 }
 
 /// The directory in a `V` key.
 #[cfg(test)]
 pub(crate) fn parse_past(key: &[u8]) -> Option<(DirId, Ino)> {
-    let ino = u64::from_be_bytes(key.get(ENTRY_PREFIX_BYTES..)?.try_into().ok()?);
+    let ino = u64::from_be_bytes(rest(key)?.get(16..)?.try_into().ok()?);
     (key.get(2) == Some(&b'V')).then(|| parse_dir(key))?.map(|dir| (dir, Ino(ino)))
 }
 
-/// Whether a record belongs to the server itself, and to no shard.
-pub(crate) fn is_the_servers(key: &[u8]) -> bool {
-    matches!(
-        key.get(2),
-        Some(b'S' | b'F' | b'O' | b'K' | b'M' | b'P' | b'X' | b'E' | b'A' | b'W' | b'L')
-    )
+/// A zone of keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Zone {
+    /// Records of users, by shard.
+    Users,
+    /// Counters of shards, and notes of work that is left.
+    Work,
+    /// Records of the server itself.
+    Server,
 }
 
-/// The shard of a key.
+/// The zone and the shard of a key, whose kind then is its third byte; `None` if it is too short.
+pub(crate) fn zone(key: &[u8]) -> Option<(Zone, ShardId)> {
+    key.get(2)?;
+    let zone = match *key.first_chunk()? {
+        WORK => Zone::Work,
+        OWN => Zone::Server,
+        _ => Zone::Users,
+    };
+    let whole = zone != Zone::Work || key.len() >= 5;
+    whole.then(|| (zone, shard_of(key)))
+}
+
+/// The shard of a key. [`ShardId::SERVER`] if it is of the server itself.
 ///
 /// # Panics
-/// When `key` is shorter than a shard's number.
+/// When `key` is shorter than its zone's shortest.
 pub(crate) fn shard_of(key: &[u8]) -> ShardId {
-    let shard = key.first_chunk::<2>().expect("every key begins with its shard");
+    let at = if key.starts_with(&WORK) { &key[3..] } else { key };
+    let shard = at.first_chunk::<2>().expect("every key has its shard or its server");
     ShardId(u16::from_be_bytes(*shard))
 }
 
 /// The key of the settings made since the format.
 pub(crate) fn settings() -> Key {
-    start(ShardId(0), b'O')
+    own(b'O')
 }
 
 /// The key of the key ring.
 pub(crate) fn key_ring() -> Key {
-    start(ShardId(0), b'K')
+    own(b'K')
 }
 
 /// The prefix of all delegations.
 pub(crate) fn delegations() -> Key {
-    start(ShardId(0), b'L')
+    own(b'L')
 }
 
 /// The key of a directory's delegation.
@@ -421,7 +472,7 @@ pub(crate) fn usage(id: QuotaId, part: UsagePart) -> Key {
         UsagePart::Root => 0,
         UsagePart::Core(core) => core.saturating_add(1),
     };
-    let key = with(start(id.0.shard(), b'A'), &id.0.0.to_be_bytes());
+    let key = with(own(b'A'), &id.0.0.to_be_bytes());
     with(key, &part.to_be_bytes())
 }
 
@@ -433,12 +484,12 @@ pub(crate) fn parse_usage(key: &[u8]) -> Option<(QuotaId, UsagePart)> {
     Some((QuotaId(Ino(u64::from_be_bytes(*ino))), part))
 }
 
-/// The prefix of all keys of a shard.
+/// The prefix of a shard's keys in the first zone.
 pub(crate) fn shard(shard: ShardId) -> Key {
     Key::from_slice(&shard.0.to_be_bytes())
 }
 
-/// The prefix of all keys of one kind on one shard.
+/// The prefix of a shard's keys of one kind: `N`, `D`, `I` or `B`.
 pub(crate) fn kind(shard: ShardId, kind: u8) -> Key {
     start(shard, kind)
 }
@@ -452,6 +503,6 @@ pub(crate) fn end_of(prefix: &[u8]) -> Key {
             return end;
         }
     }
-    // A prefix of 0xff bytes would be a shard that no file system has.
+    // No kind is a byte 0xff.
     Key::from_slice(&[u8::MAX; 8])
 }

@@ -14,6 +14,9 @@ codec! {
         pub name: String,
         pub uuid: u128,
         pub shards: u16,
+        /// Lanes of each shard. A shard has one owner; where one is to have several, the lanes tell
+        /// which inodes go where.
+        pub lanes: u8,
         pub hash_key: HashKey,
         pub locality: Locality,
         pub inline_bytes_max: u32,

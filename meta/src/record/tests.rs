@@ -9,7 +9,7 @@ mod values;
 
 use std::{fmt::Debug, path::Path};
 
-use base::{BlockId, DirId, EntryName, Ino, SessionId, ShardId};
+use base::{BlockId, DirId, EntryName, HashKey, Ino, SessionId, ShardId};
 use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
@@ -26,7 +26,7 @@ use crate::quota::{Root, Roots, Told};
 use crate::transact::{CommittedRecord, EndedRecord};
 use crate::unsynced::Unsynced;
 use crate::{
-    dump::{Frame, Header, Trailer},
+    dump::{FirstHeader, Frame, Header, Trailer},
     reclaim::notes::Garbage,
 };
 
@@ -37,7 +37,7 @@ variants!(Slot { Inode, Moved });
 variants!(Xattrs { Embedded, Spilled, Split });
 variants!(Contents { Inline, Blocks, Target, Device });
 variants!(ReclaimKind { Orphan, Contents, Unnamed, Rest });
-variants!(Frame { Header, Records, Block, Trailer });
+variants!(Frame { FirstHeader, Records, Block, Trailer, Header });
 variants!(HandoffRecord { Receiving, Given, Sweeping });
 variants!(Logged { Event, Past });
 variants!(QuotaState { Counting, Active, Removing, Gone });
@@ -107,7 +107,7 @@ fn keys() -> Vec<Case> {
         key("T", key::tail(ino), ino, key::parse_ino),
         key("G", key::garbage(SHARD, block), block, key::parse_garbage),
         key("U", key::unsynced(SHARD, block), block, key::parse_garbage),
-        bare("Q", key::answer(SHARD, session, 0x0fff)),
+        bare("Q", key::answer(session, 0x0fff)),
         bare("C", key::counter(SHARD)),
         key("o", key::open(ino), ino, key::parse_open),
         key("h", key::opener(ino, (session, 0x0708)), (ino, (session, 0x0708)), key::parse_opener),
@@ -193,6 +193,7 @@ fn records() -> Vec<Case> {
         record("XattrSet", values::xattrs()),
         record("ChunkRecord", ChunkRecord { slices: values::slices() }),
         record("Config", values::config()),
+        record("OldConfig", values::old_config()),
         record("SessionRecord", SessionRecord { secret: 0x1234_5678_9abc_def0, client, opened }),
         reclaim("orphan", ReclaimKind::Orphan),
         reclaim("contents", ReclaimKind::Contents),
@@ -269,10 +270,27 @@ fn logged() -> [Logged; 3] {
 }
 
 /// The frames of a dump.
-fn frames() -> [Frame; 4] {
+fn frames() -> [Frame; 5] {
     let bytes = bytes::Bytes::from_static;
+    let header = Header::of(&values::config(), values::time(7));
+    let (name, blocks) = (header.name.clone(), header.blocks.clone());
+    let Header { uuid, shards, hash_key, locality, inline_bytes_max, created, taken, .. } = header;
+    let HashKey { k0, k1, .. } = hash_key;
+    let first = FirstHeader {
+        name,
+        uuid,
+        shards,
+        k0,
+        k1,
+        locality,
+        inline_bytes_max,
+        blocks,
+        created,
+        taken,
+    };
     [
-        Frame::Header(Header::of(&values::config(), values::time(7))),
+        Frame::FirstHeader(first),
+        Frame::Header(header),
         Frame::Records(vec![(bytes(b"key"), bytes(b"value"))]),
         Frame::Block((BlockId::new(SessionId(0x4142), 0x51), bytes(b"block"))),
         Frame::Trailer(Trailer { frames: 300, records: 70_001, blocks: 5 }),

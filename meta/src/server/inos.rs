@@ -3,7 +3,10 @@
 //! Invariant: a number that was given out is below the end that is stored for its shard, on stable
 //! storage.
 
-use base::{Ino, ShardId};
+use std::ops::ControlFlow;
+
+use base::{FsError, HashMap, Ino, ShardId};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
 
@@ -23,7 +26,8 @@ const INOS_SKIPPED: u64 = 1 << 32;
 /// Gives out inode numbers. Ranges are reserved on stable storage before the first number of them
 /// is used, so no power cut gives a number out twice.
 pub(crate) struct InoCounters {
-    shards: Vec<Mutex<Range>>,
+    /// Shards whose counters are stored here: those of this server.
+    shards: HashMap<ShardId, Mutex<Range>>,
 }
 
 struct Range {
@@ -34,22 +38,18 @@ struct Range {
 impl InoCounters {
     /// Opens without a reservation, for a start on a full disk: each shard reserves with its first
     /// number.
-    pub(crate) fn none_yet(engine: &dyn Engine, shards: u16) -> Result<InoCounters, OpenError> {
-        let ranges = (0..shards).map(|shard| {
-            let reserved = engine.get(&key::counter(ShardId(shard)))?;
-            let end = Reserved::from_record(&reserved.ok_or(OpenError::NotFormatted)?)?.end;
-            Ok(Mutex::new(Range { next: end, end }))
-        });
-        Ok(InoCounters { shards: ranges.collect::<Result<_, OpenError>>()? })
+    pub(crate) fn none_yet(engine: &dyn Engine) -> Result<InoCounters, OpenError> {
+        let ranges = stored(engine)?.into_iter();
+        let shards = ranges.map(|(shard, end)| (shard, Mutex::new(Range { next: end, end })));
+        Ok(InoCounters { shards: shards.collect() })
     }
 
     /// Makes all numbers unavailable, on each shard, that an old copy may have given out since it
     /// was made.
-    pub(crate) fn skip(engine: &dyn Engine, shards: u16) -> Result<(), OpenError> {
+    pub(crate) fn skip(engine: &dyn Engine) -> Result<(), OpenError> {
         let mut batch = Batch::default();
-        for shard in (0..shards).map(ShardId) {
-            let reserved = engine.get(&key::counter(shard))?.ok_or(OpenError::NotFormatted)?;
-            let end = Reserved::from_record(&reserved)?.end + INOS_SKIPPED;
+        for (shard, end) in stored(engine)? {
+            let end = end + INOS_SKIPPED;
             if end >> (Ino::COUNTER_BITS - 1) > 0 {
                 return Err(OpenError::InosSpent);
             }
@@ -59,36 +59,39 @@ impl InoCounters {
         Ok(engine.sync()?)
     }
 
-    pub(crate) fn reserve(
-        engine: &dyn Engine,
-        shards: u16,
-        bugs: Planted,
-    ) -> Result<InoCounters, OpenError> {
+    pub(crate) fn reserve(engine: &dyn Engine, bugs: Planted) -> Result<InoCounters, OpenError> {
         let mut batch = Batch::default();
-        let mut ranges = Vec::with_capacity(usize::from(shards));
-        for shard in (0..shards).map(ShardId) {
-            let reserved = engine.get(&key::counter(shard))?.ok_or(OpenError::NotFormatted)?;
-            let next = Reserved::from_record(&reserved)?.end;
+        let mut shards = HashMap::default();
+        for (shard, next) in stored(engine)? {
             let end = next + INOS_RESERVED;
             batch.put(&key::counter(shard), &Reserved { end }.to_record());
-            ranges.push(Mutex::new(Range { next, end }));
+            shards.insert(shard, Mutex::new(Range { next, end }));
         }
         if !bugs.has(Bug::InosNotReserved) {
             engine.write(batch)?;
             engine.sync()?;
         }
-        Ok(InoCounters { shards: ranges })
+        Ok(InoCounters { shards })
+    }
+
+    /// The shards of which numbers can be given out.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> {
+        self.shards.keys().copied()
     }
 
     /// The next number of `shard`. One in many thousands is reserved first, with others: `store`
     /// makes the reservation stable, with the blocks that the log names before it, or a power cut
     /// may take it with them.
-    pub(crate) fn next<E>(
+    ///
+    /// # Errors
+    /// Those of `store`, and `Io` for a shard whose counter is not here: only its owner knows which
+    /// numbers are in use.
+    pub(crate) fn next<E: From<FsError>>(
         &self,
         shard: ShardId,
         store: impl FnOnce(Batch) -> Result<(), E>,
     ) -> Result<Ino, E> {
-        let mut range = self.shards[usize::from(shard.0)].lock();
+        let mut range = self.shards.get(&shard).ok_or(FsError::Io)?.lock();
         if range.next == range.end {
             let end = range.end + INOS_RESERVED;
             let mut batch = Batch::default();
@@ -102,14 +105,14 @@ impl InoCounters {
 
     /// Like [`InoCounters::next`], for several numbers in a row. Returns the first, and how many
     /// there are: at most `count`, and at least one.
-    pub(crate) fn next_range<E>(
+    pub(crate) fn next_range<E: From<FsError>>(
         &self,
         shard: ShardId,
         count: u16,
         store: impl FnOnce(Batch) -> Result<(), E>,
     ) -> Result<(Ino, u16), E> {
         let first = self.next(shard, store)?;
-        let mut range = self.shards[usize::from(shard.0)].lock();
+        let mut range = self.shards.get(&shard).ok_or(FsError::Io)?.lock();
         let counter = first.0 & ((1 << Ino::COUNTER_BITS) - 1);
         if range.next != counter + 1 {
             // Another core has drawn one since.
@@ -120,24 +123,23 @@ impl InoCounters {
         Ok((first, 1 + u16::try_from(more).expect("it is less than the count")))
     }
 
-    /// The first number of `shard` that is not reserved.
+    /// The first number of `shard` that is not reserved; 0 if its counter is not here.
     pub(crate) fn end(&self, shard: ShardId) -> u64 {
-        self.shards[usize::from(shard.0)].lock().end
+        self.shards.get(&shard).map_or(0, |range| range.lock().end)
     }
 
     /// Whether a number may have been given out.
     pub(crate) fn was_given_out(&self, ino: Ino) -> bool {
         let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
-        let range = self.shards.get(usize::from(ino.shard().0)).map(|range| range.lock());
-        counter > 0 && range.is_some_and(|range| counter < range.end)
+        counter > 0 && counter < self.end(ino.shard())
     }
 
     /// Makes numbers up to `ino` on its shard unavailable. Returns the first number that is not
-    /// reserved, which the caller stores; `None` when there is no such shard, or hardly a number
-    /// after `ino`.
+    /// reserved, which the caller stores; `None` when the shard's counter is not here, or hardly a
+    /// number is left after `ino`.
     pub(crate) fn raise(&self, ino: Ino) -> Option<u64> {
         let counter = ino.0 & ((1 << Ino::COUNTER_BITS) - 1);
-        let mut range = self.shards.get(usize::from(ino.shard().0))?.lock();
+        let mut range = self.shards.get(&ino.shard())?.lock();
         if counter == 0 || counter > 1 << (Ino::COUNTER_BITS - 1) {
             return None;
         }
@@ -146,4 +148,18 @@ impl InoCounters {
         }
         Some(range.end)
     }
+}
+
+/// The ends of what is reserved, by shard.
+fn stored(engine: &dyn Engine) -> Result<Vec<(ShardId, u64)>, OpenError> {
+    let (mut found, mut damaged) = (Vec::new(), None);
+    let prefix = key::works(b'C');
+    engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+        match Reserved::from_record(&Bytes::copy_from_slice(value)) {
+            Ok(Reserved { end }) => found.push((key::shard_of(key), end)),
+            Err(error) => damaged = Some(error),
+        }
+        if damaged.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    damaged.map_or(Ok(found), |error| Err(error.into()))
 }

@@ -133,7 +133,7 @@ fn is_open_for(txn: &Txn<'_>, ino: Ino, (session, user): (SessionId, u32)) -> Re
 }
 
 fn is_ours(txn: &Txn<'_>, at: &[u8]) -> Result<()> {
-    if at.len() < 3 || !txn.has_shard(key::shard_of(at)) {
+    if !key::zone(at).is_some_and(|(_, shard)| txn.has_shard(shard)) {
         // Or this server has not learnt yet that it has the shard.
         return Err(Fault::Retry(Retry::Busy));
     }

@@ -6,7 +6,7 @@
 
 use std::{cell::RefCell, ops::ControlFlow, rc::Rc, time::Duration};
 
-use base::{HashMap, HashSet, ShardId};
+use base::{HashMap, HashSet};
 use bytes::Bytes;
 use store::Engine;
 use tokio::time::Instant;
@@ -60,7 +60,7 @@ pub(crate) fn load(
 }
 
 fn stored<R: Record>(engine: &dyn Engine, kind: u8) -> Result<Vec<(TxnId, R)>, OpenError> {
-    let prefix = key::kind(ShardId(0), kind);
+    let prefix = key::own(kind);
     let mut found = Vec::new();
     engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
         found.extend(key::parse_transaction(key).map(|txn| (txn, Bytes::copy_from_slice(value))));

@@ -227,7 +227,7 @@ fn make(
         policy,
         ..above.content.clone()
     };
-    let ino = txn.new_ino_near(&[txn.shard(free.home)])?;
+    let ino = txn.new_ino_near(&[txn.shard(free.home)], free.id)?;
     let made = born(&above, name, free, &Content { ino, ..like });
     txn.charge_freely(made.content.quota, Usage::of(1, 0));
     txn.put_dir(&made);

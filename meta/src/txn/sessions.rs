@@ -1,6 +1,6 @@
 //! Ends of sessions, as steps of operations.
 
-use base::{SessionId, ShardId};
+use base::SessionId;
 use wire::TokenError;
 
 use super::Txn;
@@ -38,9 +38,7 @@ pub(crate) fn forget_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     if !found.begin_end() {
         return Err(InUse(found).into());
     }
-    for shard in (0..shared.config.shards).map(ShardId) {
-        txn.delete_prefix(&key::answers(shard, session))?;
-    }
+    txn.delete_prefix(&key::answers(session))?;
     for dir in shared.delegations.end_session(session) {
         txn.delete(key::delegation(dir));
     }

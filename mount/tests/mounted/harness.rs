@@ -135,7 +135,7 @@ impl Clock for Ticks {
 
 /// An empty file system.
 pub(crate) fn new_model() -> Model {
-    Model::new(Arc::new(Ticks(AtomicU64::new(0))), HashKey { k0: 5, k1: 6 }, true)
+    Model::new(Arc::new(Ticks(AtomicU64::new(0))), HashKey::new(5, 6), true)
 }
 
 pub(crate) fn mount_new() -> Mounted {

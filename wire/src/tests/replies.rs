@@ -204,7 +204,7 @@ fn welcome() -> Welcome {
         fs: FsInfo {
             name: "pando".into(),
             uuid: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
-            hash_key: HashKey { k0: 1, k1: u64::MAX },
+            hash_key: HashKey::new(1, u64::MAX),
             locality: Locality::Subtree,
             inline_bytes_max: 4096,
         },

@@ -44,7 +44,7 @@ pub(super) async fn set_up(
     let real =
         [Jail::make(mounts[0].clone(), &name).await?, Jail::find(mounts[1].clone(), &name).await?];
     let clock = HandClock::at(1_000_000);
-    let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, true);
+    let model = Model::new(Arc::new(clock.clone()), HashKey::new(1, number), true);
     let models =
         [Jail::make(model.clone(), &name).await?, Jail::find(model.client(true), &name).await?];
     let mut steps = draw(&random, 2)?;

@@ -33,7 +33,7 @@ pub(super) async fn set_up(
     let real = [Jail::make(machine.client.clone(), &name).await?];
     world.divide(&machine.client, &format!("/{label}")).await?;
     let clock = HandClock::at(1_000_000);
-    let model = Model::new(Arc::new(clock.clone()), HashKey { k0: 1, k1: number }, kernel_checks);
+    let model = Model::new(Arc::new(clock.clone()), HashKey::new(1, number), kernel_checks);
     let model = [Jail::make(model, &name).await?];
     let steps = draw(&random, 1)?;
     let (world, client) = (world.clone(), machine.client.clone());

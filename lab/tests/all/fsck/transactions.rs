@@ -7,7 +7,8 @@ use super::{SERVERS, elsewhere, on_a_cluster, repair, with_cluster};
 /// Key of a prepared transaction.
 fn prepared(server: u16) -> Vec<u8> {
     let number = 12345u64;
-    [&[0, 0, b'P'][..], &server.to_be_bytes(), &77u64.to_be_bytes(), &number.to_be_bytes()].concat()
+    [&[0xff, 0xff, b'P'][..], &server.to_be_bytes(), &77u64.to_be_bytes(), &number.to_be_bytes()]
+        .concat()
 }
 
 /// A prepared record that would put `value` under `key`.

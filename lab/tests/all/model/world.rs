@@ -98,6 +98,7 @@ impl World {
         let options = FormatOptions {
             name: "model".into(),
             shards: setup.shards,
+            lanes: base::limits::LANES_MAX,
             servers: setup.servers,
             locality: setup.locality,
             inline_bytes_max: setup.inline_bytes_max,

@@ -247,7 +247,7 @@ pub(super) fn rebuilt(
         access.home = access.id;
     }
     if !was_given_out(txn, access.ino) {
-        access.ino = txn.new_ino_near(&[txn.shard(access.home)])?;
+        access.ino = txn.new_ino_near(&[txn.shard(access.home)], access.id)?;
     }
     let config = &txn.shared.config;
     let born = (0..VERSIONS_TRIED)
@@ -308,7 +308,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     }
     tell_clients(txn, id)?;
     // The entry, and directories below, are repaired when they are looked at.
-    content.ino = txn.new_ino_near(&[txn.shard(content.home)])?;
+    content.ino = txn.new_ino_near(&[txn.shard(content.home)], id)?;
     txn.put_dir(&Dir::master(id, content));
     Ok(true)
 }
@@ -332,7 +332,7 @@ pub(super) fn group(txn: &mut Txn<'_>, shard: ShardId, id: DirId) -> Result<bool
             txn.put_dir(&master);
             return Ok(true);
         }
-        let ino = txn.new_ino_near(&[right])?;
+        let ino = txn.new_ino_near(&[right], id)?;
         let access = Access { id, ino, home, mode: 0o700, uid: 0, gid: 0 };
         let above = lost::and_found(txn)?;
         let mut dir = rebuilt(txn, &access, &above, &lost::name_of(ino))?;

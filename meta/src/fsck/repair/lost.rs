@@ -148,7 +148,7 @@ pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
         return empty(txn, ino);
     }
     let chunks = if taken { txn.scan_prefix(&key::chunks(ino), usize::MAX)? } else { Vec::new() };
-    let number = if taken { txn.new_ino(ino.shard())? } else { ino };
+    let number = if taken { txn.new_ino(ino.shard(), DirId::ROOT)? } else { ino };
     for (key, value) in chunks {
         if let Some((_, chunk)) = key::parse_chunk(&key) {
             txn.put_stored(key::chunk(number, chunk), &value);

@@ -353,7 +353,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     txn.lock(lock::dir_lock(id))?;
     let Some(EntryRecord::Node(mut inode)) = sound(txn, key)? else { return Ok(false) };
     txn.lock(lock::ino_lock(inode.ino))?;
-    let shard = key.first_chunk::<2>().map_or(ShardId(0), |at| ShardId(u16::from_be_bytes(*at)));
+    let shard = key::shard_of(key);
     if inode.contents == Contents::Blocks {
         if files::measure(txn, inode.ino)?.end > 0 {
             return Ok(false);
@@ -366,7 +366,7 @@ pub(super) fn renumber(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
         }
         return Ok(true);
     }
-    inode.ino = txn.new_ino(shard)?;
+    inode.ino = txn.new_ino(shard, id)?;
     inode.moved = false;
     txn.put(key.clone(), &EntryRecord::Node(inode));
     Ok(true)

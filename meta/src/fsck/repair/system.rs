@@ -20,41 +20,60 @@ use crate::{
     txn::Txn,
 };
 
-/// Repairs a record that is neither a name's nor an inode's.
-pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
-    match (key[2], key.len()) {
-        (b'A', 13) => quota(txn, shard, key),
-        (b'C', 3) => {
+/// Repairs a shard's counter, or a note of work.
+pub(super) fn work(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
+    let is_right = match (key[2], key.len()) {
+        (b'C', 5) => {
             let end = txn.shared.inos.end(shard);
             let stored: Option<Reserved> = sound(txn, key)?;
-            let right = stored.is_some_and(|stored| stored.end >= end);
-            if !right {
-                txn.put(key.clone(), &Reserved { end });
+            if stored.is_some_and(|stored| stored.end >= end) {
+                return Ok(false);
             }
-            Ok(!right)
+            txn.put(key.clone(), &Reserved { end });
+            return Ok(true);
         }
-        (b'F', 3) if shard.0 == 0 => {
+        (b'G', 21) => {
+            if sound::<Garbage>(txn, key)?.is_some() {
+                return Ok(false);
+            }
+            txn.put(key.clone(), &Garbage {});
+            return Ok(true);
+        }
+        (b'H', 23) => sound::<HandoffRecord>(txn, key)?.is_some(),
+        (b'T', 13) => sound::<Tail>(txn, key)?.is_some(),
+        (b'V', 29) => sound::<Content>(txn, key)?.is_some(),
+        // Other notes that cannot be read, and unknown records.
+        _ => false,
+    };
+    if is_right { Ok(false) } else { drop_record(txn, key) }
+}
+
+/// Repairs a record of the server itself.
+pub(super) fn record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
+    match (key[2], key.len()) {
+        (b'A', 13) => quota(txn, key),
+        (b'F', 3) => {
             if sound::<Config>(txn, key)?.is_some() {
                 return Ok(false);
             }
             txn.put(key.clone(), &txn.shared.config.clone());
             Ok(true)
         }
-        (b'O', 3) if shard.0 == 0 => {
+        (b'O', 3) => {
             if sound::<Settings>(txn, key)?.is_some() {
                 return Ok(false);
             }
             txn.put(key.clone(), &txn.shared.settings());
             Ok(true)
         }
-        (b'K', 3) if shard.0 == 0 => {
+        (b'K', 3) => {
             if sound::<KeyRing>(txn, key)?.is_some() {
                 return Ok(false);
             }
             txn.put(key.clone(), &txn.key_ring());
             Ok(true)
         }
-        (b'L', 19) if shard.0 == 0 => {
+        (b'L', 19) => {
             if sound::<DelegationRecord>(txn, key)?.is_some() {
                 return Ok(false);
             }
@@ -71,22 +90,11 @@ pub(super) fn record(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<boo
             Ok(true)
         }
         // No other record has the same contents. No server opens without a readable one.
-        (b'M', 3 | 4) | (b'P' | b'X' | b'E', 21) if shard.0 == 0 => Ok(false),
-        (b'S', 11) if shard.0 == 0 => session(txn, key),
-        (b'G', 19) => {
-            if sound::<Garbage>(txn, key)?.is_some() {
-                return Ok(false);
-            }
-            txn.put(key.clone(), &Garbage {});
-            Ok(true)
-        }
-        (b'H', 21) if sound::<HandoffRecord>(txn, key)?.is_some() => Ok(false),
-        (b'T', 11) if sound::<Tail>(txn, key)?.is_some() => Ok(false),
+        (b'M', 3 | 4) | (b'P' | b'X' | b'E', 21) => Ok(false),
+        (b'S', 11) => session(txn, key),
         (b'W', 3) if sound::<FeedState>(txn, key)?.is_some() => Ok(false),
         (b'W', 11) if sound::<Logged>(txn, key)?.is_some() => Ok(false),
-        (b'V', 27) if sound::<Content>(txn, key)?.is_some() => Ok(false),
-        // Stored answers that no client can ask for or that cannot be read; notes; and unknown
-        // records.
+        // Stored answers that no client can ask for or that cannot be read, and unknown records.
         _ => drop_record(txn, key),
     }
 }
@@ -105,9 +113,8 @@ fn session(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
 }
 
 /// Repairs an accounting root, or a core's charges to it.
-fn quota(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool> {
-    let parsed = key::parse_usage(key).filter(|(id, _)| id.0.shard() == shard);
-    let Some((id, part)) = parsed else { return drop_record(txn, key) };
+fn quota(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
+    let Some((id, part)) = key::parse_usage(key) else { return drop_record(txn, key) };
     match part {
         UsagePart::Root => {
             if sound::<QuotaRecord>(txn, key)?.is_some() {

@@ -470,8 +470,7 @@ fn whatever_two_cores_do_below_quotas_is_counted_exactly() {
             assert_eq!(world.findings().await, Vec::<String>::new());
             // The quotas in memory equal the stored ones.
             let shared = &world.server.shared;
-            let again =
-                crate::quota::Quotas::load(shared.engine.as_ref(), shared.config.shards, false);
+            let again = crate::quota::Quotas::load(shared.engine.as_ref(), false);
             let again = again.unwrap();
             for dir in &dirs {
                 let id = crate::record::QuotaId(dir.ino);

@@ -1,6 +1,6 @@
 //! Searches for an inode number of which nothing else is known.
 
-use base::{Cred, FsError, Ino, ShardId};
+use base::{Cred, FsError, Ino, ShardId, limits::SHARDS_MAX};
 use bytes::Bytes;
 use wire::{Getattr, NodeRef, Reply, Request, Search, Searched, Token};
 
@@ -55,7 +55,7 @@ fn what_has_a_number_is_found_wherever_it_is() {
         assert!(asked_most > 1, "one page was enough");
 
         client.unlink(&below, "embedded").await.unwrap();
-        let nowhere = Ino::new(ShardId(u16::MAX), 7);
+        let nowhere = Ino::new(ShardId(SHARDS_MAX - 1), 7);
         for gone in [embedded.ino, Ino::new(embedded.ino.shard(), 1 << 40), nowhere] {
             assert_eq!(search(&mut client, gone).await, Err(FsError::Stale));
         }

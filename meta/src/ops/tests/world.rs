@@ -143,10 +143,12 @@ impl World {
     fn new(setup: Setup) -> World {
         let engine = Arc::new(Counting::default());
         let clock = Arc::new(HandClock(Mutex::new(Time { sec: 1_000_000, nsec: 0 })));
-        let random = Arc::new(Seeded(AtomicU64::new(7)));
+        // With this seed /a is on the shard of the root, on which tests of fsck stand.
+        let random = Arc::new(Seeded(AtomicU64::new(18)));
         let options = FormatOptions {
             name: "test".into(),
             shards: setup.shards,
+            lanes: 1,
             servers: 1,
             locality: setup.locality,
             inline_bytes_max: setup.inline_bytes_max,

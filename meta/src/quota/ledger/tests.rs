@@ -82,7 +82,7 @@ impl Model {
     }
 
     fn server(used: i64) -> Quotas {
-        let quotas = Quotas::load(&MemoryEngine::new(), 4, true).unwrap();
+        let quotas = Quotas::load(&MemoryEngine::new(), true).unwrap();
         quotas.put(root(), Some(record()));
         quotas.charge(root(), entries(used), Limits::Pass, &[]).unwrap();
         quotas

@@ -16,6 +16,7 @@ use crate::record::{
     Location, Policy, QuotaId, QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet,
     Xattrs, system::Origin,
 };
+use crate::upgrade::OldConfig;
 
 /// A key ring with a key and a revoked token.
 pub(super) fn key_ring() -> KeyRing {
@@ -238,12 +239,32 @@ pub(super) fn config() -> Config {
         name: "pando".into(),
         uuid: 0x2122_2324_2526_2728_292a_2b2c_2d2e_2f30,
         shards: 64,
-        hash_key: HashKey { k0: 1, k1: u64::MAX },
+        lanes: 16,
+        hash_key: HashKey::new(1, u64::MAX),
         locality: Locality::Subtree,
         inline_bytes_max: 4096,
         blocks: "s3://bucket/prefix".into(),
         signing_key: Bytes::from_static(b"golden key"),
         created: time(6),
+    }
+}
+
+/// [`config`] as it was stored before version 12 of the data directory.
+pub(super) fn old_config() -> OldConfig {
+    let Config { name, uuid, shards, hash_key, locality, inline_bytes_max, .. } = config();
+    let Config { blocks, signing_key, created, .. } = config();
+    let HashKey { k0, k1, .. } = hash_key;
+    OldConfig {
+        name,
+        uuid,
+        shards,
+        k0,
+        k1,
+        locality,
+        inline_bytes_max,
+        blocks,
+        signing_key,
+        created,
     }
 }
 

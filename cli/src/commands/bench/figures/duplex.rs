@@ -296,7 +296,7 @@ fn list(of: &[impl ToString]) -> String {
 }
 
 fn keys(count: u64) -> impl Iterator<Item = HashKey> {
-    (1..=count).map(|key| HashKey { k0: key, k1: !key })
+    (1..=count).map(|key| HashKey::new(key, !key))
 }
 
 fn entry(name: &str) -> EntryName {

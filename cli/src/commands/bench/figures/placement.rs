@@ -17,7 +17,7 @@ const SERVERS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 const KEYS: u64 = 5;
 
 pub(super) fn run() -> Outcome {
-    let keys: Vec<_> = (1..=KEYS).map(|key| HashKey { k0: key, k1: !key }).collect();
+    let keys: Vec<_> = (1..=KEYS).map(|key| HashKey::new(key, !key)).collect();
     let mut by_servers = Chart::new("max/mean of entries", "servers", Marks::Lines);
     let mut of_one = Chart::new("entries of each of 32 servers", "server", Marks::Bars);
     let mut last = Vec::new();

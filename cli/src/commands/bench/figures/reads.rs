@@ -176,6 +176,7 @@ impl Params {
         let options = FormatOptions {
             name: NAME.to_owned(),
             shards: SHARDS,
+            lanes: base::limits::LANES_MAX,
             servers: 1,
             locality: Locality::Directory,
             inline_bytes_max: 0,
