@@ -113,7 +113,7 @@ fn servers_join_serve_and_come_back() {
     let joined = forming.join("second");
     assert!(joined.said.starts_with("joined as server 1 of 2\n"), "{}", joined.said);
     let cluster = forming.until_sound();
-    assert_eq!(cluster["servers"][1]["shards"], 32);
+    assert_eq!(cluster["servers"][1]["shards"], 512);
     assert_eq!(cluster["servers"][1]["address"], joined.address());
     let said = succeed(&["status", address, "--token", text(token)]);
     assert!(said.contains("servers  2 of 2") && !said.contains("PROBLEM"), "{said}");

@@ -3,9 +3,8 @@
 //!
 //! `version-1.tar.gz` was made by the last program that wrote version 1: a small file with two
 //! names, one in blocks with an extended attribute, a symbolic link, a pipe, a directory and a file
-//! that were moved. `version-11.tar.gz` has two servers that were killed while a mount was at work,
-//! and `version-1.dump.gz` is a dump of them: both by the last program in which all keys began with
-//! their shard.
+//! that were moved. `version-1.dump.gz` is a dump of two servers by the last program in which all
+//! keys began with their shard.
 
 use std::{
     fs,
@@ -88,7 +87,7 @@ fn directories_of_a_cluster_are_upgraded_to_its_newest_version() {
     assert_eq!(running.stop(), Some(0));
 }
 
-/// Checks what was made in the file system of version 11, up to its dump.
+/// Checks what the dump has.
 fn has_all(root: &Path) {
     let at = |path: &str| root.join(path);
     let read = |path: &str| fs::read_to_string(at(path)).unwrap();
@@ -101,31 +100,6 @@ fn has_all(root: &Path) {
     assert_eq!(fs::read_link(at("a/link")).unwrap(), Path::new("../c"));
     let files = ["c/d2/f", "c/d2/g", "a/d3/f", "c/d4/f", "c/d6/f"].map(read);
     assert_eq!(files, ["2\n", "1\n", "3\n", "4\n", "6\n"]);
-}
-
-#[test]
-fn a_cluster_whose_keys_began_with_their_shard_is_upgraded_and_loses_nothing() {
-    let folder = folder();
-    let mount = Mountpoint::new(folder.path());
-    let old = folder.path().join("old");
-    unpack("version-11.tar.gz", &old);
-    let dir = old.join("dev");
-    assert_eq!(version(&dir.join("server-1")), 11);
-    let (running, addresses) = dev(&dir, "2", &mount);
-    assert_eq!(version(&dir.join("server-1")), 13);
-    has_all(&mount.0);
-    assert!(!mount.0.join("a/small").exists() && !mount.0.join("c/d5/f").exists());
-    assert_eq!(fs::read_to_string(mount.0.join("c/d9/f")).unwrap(), "9\n");
-    let token = dir.join("admin.token");
-    succeed(&["fsck", &addresses, "--token", text(&token)]);
-    // Names whose ids are made as before, and moves of what was there.
-    for name in 0..20 {
-        fs::create_dir(mount.0.join(format!("new{name}"))).unwrap();
-    }
-    fs::rename(mount.0.join("a"), mount.0.join("new7/a")).unwrap();
-    assert_eq!(fs::read_to_string(mount.0.join("new7/a/d3/f")).unwrap(), "3\n");
-    succeed(&["fsck", &addresses, "--token", text(&token)]);
-    assert_eq!(running.stop(), Some(0));
 }
 
 #[test]

@@ -235,8 +235,7 @@ impl Raw {
             match Raw::hello(&mut link, &token, None) {
                 Answer::Done(Reply::Welcome(welcome)) => break welcome,
                 Answer::Retry(Retry::Moved(map)) => {
-                    let root = map.server_of(ShardId(0)).unwrap();
-                    link = Raw::dial(&map.servers[usize::from(root)]);
+                    link = Raw::dial(&map.servers[0]);
                 }
                 Answer::Retry(Retry::Busy) => pause(Duration::from_millis(50)),
                 other => panic!("{other:?}"),
@@ -302,11 +301,11 @@ impl Raw {
     /// Asks as often as it is told to wait, and where it is sent.
     fn ask(&mut self, request: &Request) -> Answer {
         let home = request.kind().about.map(|dir| dir.home);
-        let mut shard = home.map_or(ShardId(0), |home| shard_of(home, 0, self.shards()));
+        let mut shard = home.map_or(ShardId::SERVER, |home| shard_of(home, 0, self.shards()));
         for _ in 0..200 {
             match self.ask_at(shard, request) {
                 Answer::Retry(Retry::Busy) => pause(Duration::from_millis(20)),
-                Answer::Retry(Retry::Coordinate) => shard = ShardId(0),
+                Answer::Retry(Retry::Coordinate) => shard = ShardId::SERVER,
                 answer => return answer,
             }
         }

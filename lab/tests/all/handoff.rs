@@ -489,15 +489,15 @@ fn crashes_find_what_is_wrong() {
             Some(13),
             "the handoff does not end",
         ),
-        (Bug::LayoutToldEarly, Scene::TwoSubsets, Death::Power, Some(165), "is not listed"),
+        (Bug::LayoutToldEarly, Scene::TwoSubsets, Death::Power, Some(186), "is not listed"),
         (
             Bug::PreparedForgotten,
             Scene::FirstSplit,
             Death::Kill,
-            Some(73),
+            Some(67),
             "the handoff does not end",
         ),
-        (Bug::CommitNotAwaited, Scene::FirstSplit, Death::Power, Some(63), "not more partitions"),
+        (Bug::CommitNotAwaited, Scene::FirstSplit, Death::Power, Some(66), "not more partitions"),
         (Bug::CommitNotNoted, Scene::FirstSplit, Death::Kill, Some(81), "it hangs"),
     ] {
         let all = crashes(scene, death, Some(bug)).unwrap();

@@ -199,7 +199,7 @@ const WARM: &Table = &[
     ("make a directory", 1, 1, 2),
     ("remove a directory", 1, 1, 2),
     ("rename a directory", 1, 1, 4),
-    ("chmod a directory", 2, 2, 4),
+    ("chmod a directory", 2, 1, 4),
 ];
 
 /// Cold, one message to each server finds the whole path, in one round. A stat, or another
@@ -230,7 +230,7 @@ const COLD: &Table = &[
     ("unlink a file", 5, 4, 4),
     ("make a directory", 5, 4, 4),
     ("remove a directory", 5, 4, 4),
-    ("rename a directory", 7, 4, 4),
+    ("rename a directory", 6, 4, 4),
     ("chmod a directory", 5, 4, 4),
 ];
 
