@@ -310,7 +310,8 @@ fn a_directory_of_another_server_that_was_met_before_is_read_only_when_it_has_ch
         let Deep { path, elsewhere } = make_deep(world).await;
         let machine = newcomer(world).await;
         let client = &machine.client;
-        let to = &elsewhere[0];
+        // A server that has nothing of what is above the directories.
+        let to = &elsewhere[1];
         client.write(format!("{to}/taken"), b"x").await.unwrap();
         let server = usize::from(server_of(client, to, world).await);
         // Numbers of requests to the other server to read, and to prepare.
