@@ -102,7 +102,7 @@ impl Ino {
     /// How many bits of an inode number count within its shard.
     pub const COUNTER_BITS: u32 = 48;
 
-    /// How many bits of an inode number are above its lane.
+    /// How many bits of an inode number are below its lane.
     const LANE_SHIFT: u32 = 60;
 
     /// The number that `counter` gives on `shard`.

@@ -65,11 +65,10 @@ const MOVED: &[u8] = b"CRTGUHVSQFOKMPXEWAL";
 /// When `old` is shorter than its shard and its kind.
 pub(crate) fn moved(old: &[u8]) -> Key {
     let (shard, kind) = (key::shard_of(old), old[2]);
-    let start = match kind {
+    let mut key = match kind {
         b'C' | b'R' | b'T' | b'G' | b'U' | b'H' | b'V' => key::work(shard, kind),
         _ => key::own(kind),
     };
-    let mut key = start;
     key.extend_from_slice(&old[3..]);
     key
 }

@@ -250,9 +250,9 @@ impl<'a> Loader<'a> {
 
     /// Refuses records that no dump has, and adds up what is charged to quotas.
     fn check(&mut self, key: &[u8], value: &Bytes) -> Result<(), LoadError> {
-        let zone = key::zone(key);
-        let zone = zone.filter(|(zone, at)| *zone == Zone::Server || at.0 < self.shards);
-        let Some((zone, _)) = zone else { return Err(LoadError::Invalid("a key of no shard")) };
+        let Some((zone, _)) = key::zone_among(key, self.shards) else {
+            return Err(LoadError::Invalid("a key of no shard"));
+        };
         let main = key.last() == Some(&(Part::Main as u8));
         let damaged = |_| LoadError::Invalid("a record that cannot be read");
         match (zone, key[2]) {

@@ -74,8 +74,7 @@ pub(super) fn mend(txn: &mut Txn<'_>, fix: &Fix, lose: bool) -> Result<bool> {
 }
 
 fn look(txn: &mut Txn<'_>, key: &Key, lose: bool) -> Result<bool> {
-    let known = key::zone(key)
-        .filter(|(zone, shard)| *zone == Zone::Server || shard.0 < txn.shared.config.shards);
+    let known = key::zone_among(key, txn.shared.config.shards);
     let Some((zone, shard)) = known else { return drop_record(txn, key) };
     match (zone, key[2], key.len()) {
         (Zone::Users, b'N', _) => names::name(txn, shard, key, lose),

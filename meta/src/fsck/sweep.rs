@@ -171,11 +171,9 @@ impl<'a> Sweep<'a> {
     }
 
     fn record(&mut self, key: &[u8], value: &[u8]) {
-        let Some((zone, shard)) = key::zone(key) else { return self.unknown(key) };
-        if zone != Zone::Server && shard.0 >= self.config.shards {
-            return self.unknown(key);
-        }
-        if zone != Zone::Server && !self.owns(shard) {
+        let known = key::zone_among(key, self.config.shards);
+        let Some((zone, shard)) = known else { return self.unknown(key) };
+        if !self.owns(shard) {
             let line = "a record of a shard that another server has";
             // The server of the shard has another record under the key.
             return self.report.find(format!("{line}: key={}", hex(key)));

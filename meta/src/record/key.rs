@@ -417,6 +417,11 @@ pub(crate) fn zone(key: &[u8]) -> Option<(Zone, ShardId)> {
     whole.then(|| (zone, shard_of(key)))
 }
 
+/// Like [`zone`], for a file system of so many shards: `None` also for a key of another shard.
+pub(crate) fn zone_among(key: &[u8], shards: u16) -> Option<(Zone, ShardId)> {
+    zone(key).filter(|(zone, shard)| *zone == Zone::Server || shard.0 < shards)
+}
+
 /// The shard of a key. [`ShardId::SERVER`] if it is of the server itself.
 ///
 /// # Panics

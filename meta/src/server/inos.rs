@@ -84,7 +84,7 @@ impl InoCounters {
     /// may take it with them.
     ///
     /// # Errors
-    /// Those of `store`, and `Io` for a shard whose counter is not here: only its owner knows which
+    /// When `store` fails; `Io` for a shard whose counter is not here: only its owner knows which
     /// numbers are in use.
     pub(crate) fn next<E: From<FsError>>(
         &self,
