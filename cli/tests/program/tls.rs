@@ -1,25 +1,22 @@
 //! Encryption: what is seen on the wire, who is let in from where, and what the others are told.
-//!
-//! Network namespaces stand for machines. `nsenter` enters only the network, so mounts are seen
-//! from here.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{Read as _, Write as _},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Command, Output},
-    sync::{Arc, Mutex, atomic::AtomicU32, atomic::Ordering},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use client::{Client, Config, Connector, Encryption, Tcp, connector_of};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::time::Instant;
 use wire::{Answer, frame};
 
 use crate::{
     connections::told,
     harness::{Data, Running, fail, folder, pando, pause, stderr, succeed, text, unmount},
+    machines::Machines,
     mounted::Mountpoint,
     serve::get,
 };
@@ -163,107 +160,6 @@ fn a_server_that_takes_tls_only_tells_everybody_else() {
     });
     let said = fail(1, &["status", &address, "--token", text(&token), "--tls"]);
     assert!(said.contains("no TLS is spoken there"), "{said}");
-}
-
-/// Machines: network namespaces with addresses on a bridge. They go with the test.
-struct Machines {
-    names: Vec<String>,
-    bridge: String,
-}
-
-static NETWORKS: AtomicU32 = AtomicU32::new(0);
-
-impl Machines {
-    fn new(count: usize) -> Machines {
-        let network = NETWORKS.fetch_add(1, Ordering::Relaxed);
-        let id = format!("{:x}{network}", std::process::id());
-        let mut machines = Machines { names: Vec::new(), bridge: format!("pb{id}") };
-        ip(&["link", "add", &machines.bridge, "type", "bridge"]);
-        ip(&["link", "set", &machines.bridge, "up"]);
-        for machine in 0..count {
-            let (name, near, far) = (
-                format!("pando-{id}-{machine}"),
-                format!("pv{id}{machine}"),
-                format!("pw{id}{machine}"),
-            );
-            ip(&["netns", "add", &name]);
-            machines.names.push(name.clone());
-            ip(&["link", "add", &near, "type", "veth", "peer", "name", &far, "netns", &name]);
-            ip(&["link", "set", &near, "master", &machines.bridge, "up"]);
-            let address = format!("{}/24", Machines::host(machine));
-            ip(&["-n", &name, "addr", "add", &address, "dev", &far]);
-            ip(&["-n", &name, "link", "set", &far, "up"]);
-            ip(&["-n", &name, "link", "set", "lo", "up"]);
-        }
-        machines
-    }
-
-    /// Address of a machine, which nobody has outside of its namespace.
-    fn host(machine: usize) -> String {
-        format!("198.51.100.{}", machine + 1)
-    }
-
-    /// The program on one of the machines.
-    fn pando(&self, machine: usize, args: &[&str]) -> Command {
-        let program = pando(args);
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", self.file(machine).display())).arg("--");
-        command.arg(program.get_program()).args(program.get_args());
-        for (name, value) in program.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        command
-    }
-
-    fn run(&self, machine: usize, args: &[&str]) -> Output {
-        self.pando(machine, args).output().unwrap()
-    }
-
-    fn succeed(&self, machine: usize, args: &[&str]) -> String {
-        let output = self.run(machine, args);
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn fail(&self, machine: usize, args: &[&str]) -> String {
-        let output = self.run(machine, args);
-        assert!(!output.status.success(), "{args:?}");
-        stderr(&output)
-    }
-
-    fn file(&self, machine: usize) -> PathBuf {
-        Path::new("/run/netns").join(&self.names[machine])
-    }
-
-    /// The result of work that a thread on one of the machines does.
-    fn on<T: Send>(&self, machine: usize, work: impl FnOnce() -> T + Send) -> T {
-        let network = File::open(self.file(machine)).unwrap();
-        std::thread::scope(|scope| {
-            let moved = scope.spawn(|| {
-                use std::os::fd::AsFd as _;
-                move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
-                    .unwrap();
-                work()
-            });
-            moved.join().unwrap()
-        })
-    }
-}
-
-impl Drop for Machines {
-    fn drop(&mut self) {
-        let gone = |args: &[&str]| drop(Command::new("ip").args(args).output());
-        self.names.iter().for_each(|name| gone(&["netns", "del", name]));
-        gone(&["link", "del", &self.bridge]);
-    }
-}
-
-fn ip(args: &[&str]) {
-    let output = Command::new("ip").args(args).output().unwrap();
-    assert!(output.status.success(), "ip {args:?}: {}", stderr(&output));
 }
 
 /// Reads the page of a server with TLS, as a scraper with this header does.
@@ -443,8 +339,8 @@ fn resident(server: &Running) -> u64 {
 /// Connects from an address of this machine's loopback.
 fn connect_from(from: &str, to: &str) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    let from: std::net::SocketAddr = format!("{from}:0").parse().unwrap();
-    let to: std::net::SocketAddr = to.parse().unwrap();
+    let from: SocketAddr = format!("{from}:0").parse().unwrap();
+    let to: SocketAddr = to.parse().unwrap();
     let stream = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&stream, &from).unwrap();
     connect(&stream, &to).unwrap();
@@ -483,7 +379,7 @@ fn handshakes_that_never_end_cost_little_and_hold_nobody_up() {
     };
     let mut begun: Vec<_> = (0..2000).map(|_| begin()).collect();
     for _ in 0..3 {
-        let asked = tokio::time::Instant::now();
+        let asked = Instant::now();
         succeed(&status);
         assert!(asked.elapsed() < Duration::from_secs(5), "it waits for handshakes of others");
         begun.extend((0..200).map(|_| begin()));
