@@ -6,12 +6,13 @@
 //!
 //! Always true: no byte of a connection in clear that may not be so reaches the server. A connection
 //! must be admitted within [`ADMITTED_WITHIN`] of its first byte. Handshakes under way are bounded,
-//! those of one address more tightly, so that nobody keeps all others out; more of them wait in the
-//! order in which they came.
+//! those of one address more tightly; more of them wait in the order in which they came. One
+//! handshake of each address waits for no other address, so a thousand of them are needed to keep
+//! others out.
 
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -31,8 +32,10 @@ use wire::{Answer, ReplyHeader, frame};
 
 /// Handshakes under way at a time: each takes some 30 KiB and a third of a millisecond.
 const HANDSHAKES_MAX: usize = 1024;
-/// Handshakes of one address under way at a time.
+/// Handshakes of one address under way at a time, besides the one that has a place of its own.
 const HANDSHAKES_AN_ADDRESS_MAX: usize = 128;
+/// Addresses of which one handshake has a place of its own at a time.
+const ADDRESSES_MAX: usize = 1024;
 /// Time within which a connection must say its first byte, and again within which it must be
 /// admitted.
 const ADMITTED_WITHIN: Duration = HANDSHAKE_TIMEOUT;
@@ -64,23 +67,48 @@ pub(crate) struct Admission {
 /// Handshakes under way.
 struct Handshakes {
     all: Semaphore,
+    /// Addresses of which a handshake is in its own place.
+    alone: Semaphore,
     /// Handshakes of each address that has any.
-    of: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+    of: Mutex<HashMap<IpAddr, Arc<Places>>>,
+}
+
+/// Places of an address.
+struct Places {
+    /// Share of the address in the places of all.
+    shared: Semaphore,
+    /// The one place that the address shares with no other.
+    own: Semaphore,
 }
 
 impl Handshakes {
     fn new() -> Handshakes {
-        Handshakes { all: Semaphore::new(HANDSHAKES_MAX), of: Mutex::default() }
+        let (all, alone) = (Semaphore::new(HANDSHAKES_MAX), Semaphore::new(ADDRESSES_MAX));
+        Handshakes { all, alone, of: Mutex::default() }
     }
 
     /// The places of an address.
-    fn of(&self, address: IpAddr) -> Arc<Semaphore> {
+    fn of(&self, address: IpAddr) -> Arc<Places> {
         let mut of = self.of.lock();
         if of.len() == of.capacity() {
             of.retain(|_, places| Arc::strong_count(places) > 1);
         }
-        let new = || Arc::new(Semaphore::new(HANDSHAKES_AN_ADDRESS_MAX));
-        Arc::clone(of.entry(address).or_insert_with(new))
+        let new = || {
+            let shared = Semaphore::new(HANDSHAKES_AN_ADDRESS_MAX);
+            Arc::new(Places { shared, own: Semaphore::new(1) })
+        };
+        Arc::clone(of.entry(host_of(address)).or_insert_with(new))
+    }
+}
+
+/// The address that stands for a host: hosts of IPv6 have a network of 64 bits to choose from.
+fn host_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let network = address.to_bits() >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
     }
 }
 
@@ -143,10 +171,15 @@ impl Admission {
         stream: TcpStream,
         address: IpAddr,
     ) -> Result<(Link, Option<Binding>), Closed> {
-        let of_address = self.handshakes.of(address);
-        // The semaphores are never closed.
-        let _place = of_address.acquire().await;
-        let _place_of_all = self.handshakes.all.acquire().await;
+        let (handshakes, of_address) = (&self.handshakes, self.handshakes.of(address));
+        // The semaphores are never closed. Whichever place is free first is taken.
+        let own = async { (of_address.own.acquire().await, handshakes.alone.acquire().await) };
+        let shared = async { (of_address.shared.acquire().await, handshakes.all.acquire().await) };
+        let _places = tokio::select! {
+            biased;
+            places = own => places,
+            places = shared => places,
+        };
         let (stream, binding) = self.acceptor.accept(stream).await?;
         Ok((Link::Encrypted(Box::new(stream)), Some(binding)))
     }
@@ -243,5 +276,18 @@ impl AsyncWrite for Link {
             Link::Clear(stream) => Pin::new(stream).poll_shutdown(cx),
             Link::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_of_ipv6_has_a_network_of_addresses() {
+        let host = |address: &str| host_of(address.parse().unwrap()).to_string();
+        assert_eq!(host("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_ne!(host("2001:db8:1:3::1"), host("2001:db8:1:2::1"));
+        assert_eq!(host("192.0.2.7"), "192.0.2.7");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use client::{Client, Config, Connector, Encryption, Tcp, connector_of};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::time::Instant;
 use wire::{Answer, frame};
 
@@ -389,7 +390,107 @@ fn handshakes_that_never_end_cost_little_and_hold_nobody_up() {
     let mut last = begun.last().unwrap();
     last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let ended = last.read(&mut [0; 16]);
-    assert!(!ended.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    assert!(!ended.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock));
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Handshakes that are begun, and never go on.
+const BEGUN: usize = 8000;
+/// Addresses from which they come: enough of them to take all places for handshakes.
+const ADDRESSES: usize = 160;
+/// Handshakes that are finished, and after which nothing is said.
+const FINISHED: usize = 2000;
+
+/// The value of a metric of a server.
+fn metric(server: &Running, name: &str) -> u64 {
+    let metrics = get(server.http(), "/metrics");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap().parse().unwrap()
+}
+
+/// CPU time that a process has used, in hundredths of a second.
+fn cpu(server: &Running) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
+    let times = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+    times.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+/// Shakes hands on so many connections at once, and says nothing more.
+async fn finish(
+    server: &str,
+    connector: &Connector,
+) -> Vec<tls::ClientStream<tokio::net::TcpStream>> {
+    let connect = async |number: usize| {
+        let stream = connect_from(&format!("127.0.2.{}", 1 + number % 20), server);
+        stream.set_nonblocking(true).unwrap();
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        connector.connect(stream, "ignored", None).await.unwrap().0
+    };
+    futures::future::join_all((0..FINISHED).map(connect)).await
+}
+
+/// Whether the other end has ended a connection on which it never said anything.
+fn is_ended(stream: &mut TcpStream) -> bool {
+    match stream.read(&mut [0; 16]) {
+        Ok(0) => true,
+        Ok(_) => panic!("somebody who has not shaken hands was answered"),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+        Err(_) => true,
+    }
+}
+
+#[test]
+fn ten_thousand_handshakes_at_once_disturb_nobody_and_end_by_themselves() {
+    // Root may raise a hard limit that is lower. The server inherits it.
+    let needed = u64::try_from(BEGUN + FINISHED + 4096).unwrap();
+    let maximum = getrlimit(Resource::Nofile).maximum.map(|most| most.max(needed));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    raised.expect("this test opens 10,000 connections: raise the hard limit of open files");
+    let data = Data::formatted();
+    let server = data.serve(&[]);
+    let (address, token) = (server.address(), data.admin_token());
+    let mount = Mountpoint::new(data.folder.path());
+    let mountpoint = mount.0.clone();
+    succeed(&["mount", address, text(&mountpoint), "--token", text(&token), "--tls"]);
+    let status = ["status", address, "--token", text(&token), "--tls"];
+    succeed(&status);
+    let (before, there) = (resident(&server), metric(&server, "pando_connections"));
+
+    let began = Instant::now();
+    let begin = |number: usize| {
+        let mut stream = connect_from(&format!("127.0.1.{}", 1 + number % ADDRESSES), address);
+        stream.write_all(&[tls::FIRST_BYTE, 3, 1]).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let mut begun: Vec<_> = (0..BEGUN).map(begin).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connector = connector_of(&token_in(&token)).unwrap();
+    let finished = runtime.block_on(finish(address, &connector));
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 160 << 10, "{grown} KiB for {} handshakes", BEGUN + FINISHED);
+
+    let used = cpu(&server);
+    pause(Duration::from_secs(1));
+    assert!(cpu(&server) - used < 50, "the server spins");
+    // Clients and mounts are served as if nobody else were there.
+    let mut rounds = 0;
+    while metric(&server, "pando_connections") > there {
+        let asked = Instant::now();
+        succeed(&status);
+        let file = mountpoint.join(format!("file-{rounds}"));
+        fs::write(&file, CONTENT).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(4), "handshakes of others are waited for");
+        // The mount, and perhaps a command that has just ended.
+        let sessions = metric(&server, "pando_sessions");
+        assert!((1..=2).contains(&sessions), "{sessions} sessions");
+        rounds += 1;
+        assert!(began.elapsed() < Duration::from_secs(60), "the connections never end");
+    }
+    assert!(begun.iter_mut().all(is_ended));
+    drop(finished);
+    unmount(&mountpoint);
     assert_eq!(server.stop(), Some(0));
 }
 
