@@ -1,8 +1,16 @@
 //! Both ends over a pipe: who is let in, and what the others hear.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::{Duration, SystemTime},
+};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use rustls::HandshakeKind;
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex,
+};
 
 use crate::{Acceptor, Authority, Binding, Connector, Error, Identity, Names, Trust};
 
@@ -120,6 +128,88 @@ async fn a_renewed_certificate_is_shown_to_the_next_connection() {
     assert!(meet(&server, &connector(1), None).await.0.is_err());
     server.renew(identity_at(1, 0, now()));
     assert!(meet(&server, &connector(1), None).await.0.is_ok());
+}
+
+/// An end of a pipe that counts how often it has waited for the other end.
+struct Counted {
+    pipe: DuplexStream,
+    has_spoken: bool,
+    round_trips: usize,
+}
+
+impl Counted {
+    fn new(pipe: DuplexStream) -> Counted {
+        Counted { pipe, has_spoken: false, round_trips: 0 }
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, buffer))?;
+        if buffer.filled().len() > before && std::mem::take(&mut self.has_spoken) {
+            self.round_trips += 1;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.has_spoken = true;
+        Pin::new(&mut self.pipe).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(cx)
+    }
+}
+
+/// Asks a question on a new connection; returns the kind of handshake and the round trips until the
+/// answer.
+async fn ask(acceptor: &Acceptor, connector: &Connector) -> (HandshakeKind, usize) {
+    let (near, far) = duplex(1 << 16);
+    let client = async {
+        let near = Counted::new(near);
+        let (mut stream, _) = connector.connect(near, "localhost", Some(0)).await.unwrap();
+        stream.write_all(b"?").await.unwrap();
+        stream.flush().await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'!');
+        let (counted, connection) = stream.get_ref();
+        (connection.handshake_kind().unwrap(), counted.round_trips)
+    };
+    let serving = async {
+        let (mut stream, _) = acceptor.accept(far).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'?');
+        stream.write_all(b"!").await.unwrap();
+        stream.flush().await.unwrap();
+        // The client ends the connection.
+        let _ = stream.read_u8().await;
+    };
+    tokio::join!(client, serving).0
+}
+
+#[tokio::test]
+async fn a_handshake_is_one_round_trip_and_later_ones_are_resumed() {
+    let (server, client) = (acceptor(1, 0), connector(1));
+    assert_eq!(ask(&server, &client).await, (HandshakeKind::Full, 2));
+    for _ in 0..3 {
+        assert_eq!(ask(&server, &client).await, (HandshakeKind::Resumed, 2));
+    }
+    // A server that was started anew knows no earlier connection.
+    assert_eq!(ask(&acceptor(1, 0), &client).await, (HandshakeKind::Full, 2));
 }
 
 #[tokio::test]

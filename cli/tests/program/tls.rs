@@ -5,7 +5,7 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
@@ -491,6 +491,174 @@ fn ten_thousand_handshakes_at_once_disturb_nobody_and_end_by_themselves() {
     assert!(begun.iter_mut().all(is_ended));
     drop(finished);
     unmount(&mountpoint);
+    assert_eq!(server.stop(), Some(0));
+}
+
+/// Time that bytes take in each direction of a [`Road`].
+const EACH_WAY: Duration = Duration::from_millis(60);
+
+/// A long way to a server, on which it is counted how often the client waits for it.
+struct Road {
+    address: String,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// Traffic on a road.
+#[derive(Default)]
+struct Seen {
+    /// Times that the client has said something after the server had.
+    turns: usize,
+    /// Bytes of the server's first words on the newest connection.
+    first_words: usize,
+    client_spoke_last: bool,
+    connections: Vec<TcpStream>,
+}
+
+impl Road {
+    fn to(server: &str) -> Road {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let (server, counted) = (server.to_owned(), Arc::clone(&seen));
+        spawn(move || {
+            for near in listener.incoming() {
+                let (near, far) = (near.unwrap(), TcpStream::connect(&server).unwrap());
+                let mut seen = counted.lock().unwrap();
+                seen.connections.push(near.try_clone().unwrap());
+                (seen.client_spoke_last, seen.first_words) = (false, 0);
+                for (is_client, from, to) in [(true, &near, &far), (false, &far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let counted = Arc::clone(&counted);
+                    spawn(move || {
+                        carry_slowly(from, to, |bytes| {
+                            counted.lock().unwrap().count(is_client, bytes);
+                        })
+                    });
+                }
+            }
+        });
+        Road { address, seen }
+    }
+
+    /// Ends all connections. Counts from now on.
+    fn cut(&self) {
+        let mut seen = self.seen.lock().unwrap();
+        for connection in seen.connections.drain(..) {
+            // The client may have gone.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+        *seen = Seen::default();
+    }
+
+    /// Round trips since the last cut, and bytes of the server's first words.
+    fn counted(&self) -> (usize, usize) {
+        let seen = self.seen.lock().unwrap();
+        (seen.turns, seen.first_words)
+    }
+}
+
+impl Seen {
+    fn count(&mut self, is_client: bool, bytes: usize) {
+        if is_client && !self.client_spoke_last {
+            self.turns += 1;
+        }
+        if !is_client && self.turns == 1 {
+            self.first_words += bytes;
+        }
+        self.client_spoke_last = is_client;
+    }
+}
+
+/// Carries bytes, of which `count` is told when they are sent, and which arrive later.
+fn carry_slowly(mut from: TcpStream, mut to: TcpStream, count: impl Fn(usize)) {
+    let (send, arrive) = mpsc::channel::<(Instant, Vec<u8>)>();
+    spawn(move || {
+        for (due, bytes) in arrive {
+            pause(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        // The other end may have gone.
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        count(length);
+        if send.send((Instant::now() + EACH_WAY, buffer[..length].to_vec())).is_err() {
+            break;
+        }
+    }
+}
+
+/// Round trips until a client is answered, and bytes of the server's first words: on its first
+/// connection, and when that is lost on the next one.
+fn connects(server: &Running, token: &Path, encryption: Encryption) -> [(usize, usize); 2] {
+    let road = Road::to(server.address());
+    let mut config = Config::new(vec![road.address.clone()], token_in(token));
+    config.dial = Arc::new(Tcp::new(encryption));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(Box::pin(async {
+        let client = Client::connect(config).await.unwrap();
+        client.stat("/").await.unwrap();
+        let first = road.counted();
+        road.cut();
+        client.stat("/").await.unwrap();
+        let again = road.counted();
+        client.close().await.unwrap();
+        [first, again]
+    }))
+}
+
+/// The times in which clients have a session, fastest first.
+fn times(server: &Running, token: &Path, encryption: impl Fn() -> Encryption) -> Vec<Duration> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let once = |_| {
+        let mut config = Config::new(vec![server.address().to_owned()], token_in(token));
+        config.dial = Arc::new(Tcp::new(encryption()));
+        runtime.block_on(Box::pin(async {
+            let began = Instant::now();
+            let client = Client::connect(config).await.unwrap();
+            let took = began.elapsed();
+            client.close().await.unwrap();
+            took
+        }))
+    };
+    let mut times: Vec<_> = (0..40).map(once).collect();
+    times.sort_unstable();
+    times
+}
+
+#[test]
+fn a_handshake_takes_less_than_two_milliseconds() {
+    let data = Data::formatted();
+    let (server, token) = (data.serve(&[]), data.admin_token());
+    let connector = || connector_of(&token_in(&token)).unwrap();
+    let known = connector();
+    let plain = times(&server, &token, || Encryption::Never);
+    let full = times(&server, &token, || Encryption::Always(connector()));
+    let resumed = times(&server, &token, || Encryption::Always(known.clone()));
+    // The fastest of each: other programs of the machine slow down the rest.
+    for encrypted in [full[0], resumed[0]] {
+        let more = encrypted.saturating_sub(plain[0]);
+        assert!(more < Duration::from_millis(2), "{encrypted:?} and {:?} in clear", plain[0]);
+    }
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn encryption_takes_one_round_trip_more_and_a_lost_connection_is_resumed() {
+    let data = Data::formatted();
+    let (server, token) = (data.serve(&[]), data.admin_token());
+    let connector = connector_of(&token_in(&token)).unwrap();
+    let plain = connects(&server, &token, Encryption::Never);
+    let encrypted = connects(&server, &token, Encryption::Always(connector));
+    for (plain, encrypted) in plain.iter().zip(&encrypted) {
+        assert_eq!(plain.0 + 1, encrypted.0, "{plain:?} {encrypted:?}");
+    }
+    // No certificate is sent again.
+    let [(_, full), (_, resumed)] = encrypted;
+    assert!(resumed * 2 < full, "{full} and {resumed} bytes");
     assert_eq!(server.stop(), Some(0));
 }
 
