@@ -125,7 +125,7 @@ impl Server {
         };
         let ring = engine.get(&key::key_ring())?;
         let ring = ring.map(|ring| KeyRing::from_record(&ring)).transpose()?.unwrap_or_default();
-        let keys = Arc::new(Keys::new(config.signing_key.clone(), ring));
+        let keys = Arc::new(Keys::new(config.signing_key.clone(), ring, bugs));
         let quotas = Quotas::load(engine.as_ref(), several)?;
         let backlog = Backlog::load(engine.as_ref())?;
         let deferred_truncations = DeferredTruncations::load(engine.as_ref())?;

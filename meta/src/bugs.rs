@@ -94,10 +94,21 @@ pub enum Bug {
     GenerationNotStored,
     /// A process is let in while the one before it may serve (`coordinator::generations`).
     GenerationNotAwaited,
+    /// A machine that has a copy of the disk is taken for the one that was served on, booted again
+    /// (`coordinator::generations`).
+    HomeIgnored,
+    /// A coordinator goes on that hears of a later one (`coordinator`).
+    OtherCoordinatorIgnored,
     /// Processes of older generations are believed (`cluster::generation`).
     OlderGenerationTaken,
     /// Answers leave after the time in which their server may serve (`core`).
     LateAnswersLeave,
+    /// An administrator hears of a change of the key ring before it is stable (`driver`).
+    RingToldEarly,
+    /// Another key ring that comes with a lease is not put into force (`cluster::lease`).
+    RingNotTaken,
+    /// Sessions go on when another key ring is in force (`keys`).
+    RingUnseen,
     /// The directories above the target of a directory rename may move meanwhile (`txn::dirs`).
     GraphIgnored,
     /// A transaction does not expect the content records that it has read as they were
@@ -154,7 +165,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 63] = [
+    pub const ALL: [Bug; 68] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -194,8 +205,13 @@ impl Bug {
         Bug::LeaseIgnored,
         Bug::GenerationNotStored,
         Bug::GenerationNotAwaited,
+        Bug::HomeIgnored,
+        Bug::OtherCoordinatorIgnored,
         Bug::OlderGenerationTaken,
         Bug::LateAnswersLeave,
+        Bug::RingToldEarly,
+        Bug::RingNotTaken,
+        Bug::RingUnseen,
         Bug::GraphIgnored,
         Bug::ShareNotExpected,
         Bug::ClosureStops,

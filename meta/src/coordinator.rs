@@ -122,7 +122,9 @@ fn admit(
         Err(Fault::Refused(reason))
     };
     let (term, follows, at) = (state.term(), req.life.follows, req.life.follows_at);
-    if let Some(reason) = generations::another(term, follows, from) {
+    if let Some(reason) = generations::another(term, follows, from)
+        && !shared.bugs.has(Bug::OtherCoordinatorIgnored)
+    {
         return end(reason);
     }
     // A server that has kept to no coordinator since may know more than the old copy.

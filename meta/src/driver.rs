@@ -250,7 +250,10 @@ fn in_session(
             answer_change(txn, incoming, reply, session, done);
             Outcome::Answered(Verdict::Done)
         }
-        Ok(done) if matches!(request, Request::Keys(_) | Request::SignToken(_)) => {
+        Ok(done)
+            if matches!(request, Request::Keys(_) | Request::SignToken(_))
+                && !shared.bugs.has(Bug::RingToldEarly) =>
+        {
             txn.commit();
             tell_when_stable(group, connection, reply, done)
         }

@@ -30,6 +30,7 @@ use tokio::{sync::watch, time::Instant};
 use wire::{Secret, SigningKeys, Token, TokenError};
 
 use self::ring::KeyRing;
+use crate::bugs::{Bug, Planted};
 
 /// A key ring with the secret of the root key.
 pub(crate) struct WholeRing {
@@ -71,16 +72,17 @@ pub(crate) struct Keys {
     changes: AtomicU64,
     /// Numbers of keys that are not known and that clients have named, and since when.
     unknown: Mutex<HashMap<u32, Instant>>,
+    bugs: Planted,
 }
 
 /// Most unknown keys that are remembered.
 const UNKNOWN_MAX: usize = 64;
 
 impl Keys {
-    pub(crate) fn new(root: Bytes, ring: KeyRing) -> Keys {
+    pub(crate) fn new(root: Bytes, ring: KeyRing, bugs: Planted) -> Keys {
         let whole = WholeRing { ring, root: Secret(root) };
         let ring = watch::Sender::new(Arc::new(whole));
-        Keys { ring, changes: AtomicU64::new(1), unknown: Mutex::default() }
+        Keys { ring, changes: AtomicU64::new(1), unknown: Mutex::default(), bugs }
     }
 
     pub(crate) fn get(&self) -> Arc<WholeRing> {
@@ -91,8 +93,10 @@ impl Keys {
     pub(crate) fn set(&self, ring: KeyRing) {
         let root = self.ring.borrow().root.clone();
         self.ring.send_replace(Arc::new(WholeRing { ring, root }));
-        // Race: whoever sees the new number finds the new ring.
-        self.changes.fetch_add(1, Ordering::Release);
+        if !self.bugs.has(Bug::RingUnseen) {
+            // Race: whoever sees the new number finds the new ring.
+            self.changes.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Number of changes since the start, never 0: a session whose token was checked at another

@@ -615,7 +615,7 @@ pub(crate) fn halves(value: u128) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::ring::KeyRing;
+    use crate::{bugs::Planted, keys::ring::KeyRing};
 
     fn session() -> Session {
         let session = Session::new(SessionId(1), 2, "test".into());
@@ -641,7 +641,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_is_checked_again_when_the_key_ring_has_changed() {
         let (session, now) = (session(), Time { sec: 7, nsec: 0 });
-        let keys = Keys::new(Bytes::from_static(b"key"), KeyRing::default());
+        let keys = Keys::new(Bytes::from_static(b"key"), KeyRing::default(), Planted::default());
         let rights = |id, is_near| Rights {
             token: Token { id, ..Token::administrator() },
             kernel_checks: false,
@@ -672,7 +672,7 @@ mod tests {
         let token = Token::administrator;
         let rights =
             || Rights { token: token(), kernel_checks: false, root: DirRef::ROOT, is_near: false };
-        let keys = Keys::new(Bytes::from_static(b"key"), KeyRing::default());
+        let keys = Keys::new(Bytes::from_static(b"key"), KeyRing::default(), Planted::default());
         assert!(session.join(rights()) && session.enter());
         let (lease, now) = (Duration::from_secs(9), Time::default());
         assert!(!session.begin_end_if_over(lease, now, &keys), "it was heard of");

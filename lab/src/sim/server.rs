@@ -22,7 +22,7 @@ use std::{
 
 use anyhow::Context as _;
 use base::Clock;
-use futures::{TryStreamExt as _, future::join_all, join};
+use futures::{FutureExt as _, TryStreamExt as _, future::join_all, join};
 use meta::{Bug, ClusterOptions, Core, FormatOptions, Limits, Offload, Server, ServerOptions};
 use store::{Batch, Blocks, BlocksError, Engine as _, MemoryEngine};
 use tokio::{
@@ -84,6 +84,10 @@ struct Inner {
     machine: u16,
     /// The operator's word on the disk.
     word: Cell<meta::Word>,
+    /// How often the machine has booted again.
+    boots: Cell<u64>,
+    /// Addresses at which the server looks for the coordinator, besides the first server's.
+    coordinators: RefCell<Vec<String>>,
 }
 
 struct Running {
@@ -165,6 +169,8 @@ impl Host {
                 counters: RefCell::default(),
                 machine: server,
                 word: Cell::default(),
+                boots: Cell::default(),
+                coordinators: RefCell::default(),
             }),
         })
     }
@@ -208,12 +214,31 @@ impl Host {
             counters: RefCell::default(),
             machine,
             word: Cell::default(),
+            boots: Cell::default(),
+            coordinators: RefCell::default(),
         }
     }
 
     /// Gives the operator's word on the disk, for the next starts.
     pub fn say(&self, word: meta::Word) {
         self.inner.word.set(word);
+    }
+
+    /// Lets the machine boot again: no process of before runs on it, which the next one can show.
+    pub fn boot(&self) {
+        self.kill();
+        self.inner.boots.set(self.inner.boots.get() + 1);
+    }
+
+    /// Lets the server look for the coordinator at another address as well, from its next start on.
+    pub fn look_also_at(&self, coordinator: String) {
+        self.inner.coordinators.borrow_mut().push(coordinator);
+    }
+
+    /// The address at which a copy of the machine will listen.
+    #[must_use]
+    pub fn address_of_copy(&self) -> String {
+        address_of(self.inner.machine + COPIES)
     }
 
     /// Whether the server's process runs, is not stopped, and may serve.
@@ -225,6 +250,13 @@ impl Host {
             runs && running.server.may_serve()
         };
         running.as_ref().is_some_and(serves)
+    }
+
+    /// Whether the server runs and has stopped serving for good.
+    #[must_use]
+    pub fn has_halted(&self) -> bool {
+        let running = self.inner.running.borrow();
+        running.as_ref().is_some_and(|running| running.server.halted().now_or_never().is_some())
     }
 
     /// The generation of the server's process; 0: it has none.
@@ -353,7 +385,7 @@ impl Host {
     }
 
     fn options(&self, process: &Arc<Process>) -> ServerOptions {
-        let Inner { plan, network, server, machine, .. } = &*self.inner;
+        let Inner { plan, network, machine, .. } = &*self.inner;
         let (started, free) = (Instant::now(), Arc::clone(&self.inner.free));
         ServerOptions {
             cores: plan.cores,
@@ -362,7 +394,7 @@ impl Host {
             lease: plan.lease,
             cluster: (plan.servers > 1).then(|| ClusterOptions {
                 dial: network.server_port(*machine, process),
-                coordinators: if *server == 0 { Vec::new() } else { vec![address_of(0)] },
+                coordinators: self.coordinators(),
                 lease: plan.server_lease,
                 alone: plan.alone,
                 awake_or_not: Arc::new(move || started.elapsed()),
@@ -382,11 +414,21 @@ impl Host {
         }
     }
 
-    /// The place of the machine's processes, by its disk. A power cut leaves the place as it is:
-    /// the process before has ended then, too.
+    fn coordinators(&self) -> Vec<String> {
+        match self.inner.server {
+            0 => Vec::new(),
+            _ => [&[address_of(0)][..], &self.inner.coordinators.borrow()].concat(),
+        }
+    }
+
+    /// The place of the machine's processes, by its boot and its disk. A power cut leaves the place
+    /// as it is: the process before has ended then, too.
     fn place_of(&self) -> meta::Place {
-        let disk = format!("disk {}", self.inner.machine);
-        meta::Place { process: disk.clone().into(), home: disk.into() }
+        let Inner { machine, boots, .. } = &*self.inner;
+        meta::Place {
+            process: format!("boot-{machine}-{} disk", boots.get()).into(),
+            home: format!("machine-{machine} disk").into(),
+        }
     }
 
     fn offload(&self) -> Offload {

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use base::{Cred, EntryName, FileKind, placement::shard_of};
+use base::{Cred, EntryName, FileKind};
 use client::{Client, FileSystem, New, OpenOptions};
 use lab::sim::{plan::Plan, world::World};
 use meta::Durability;
 use tokio::time::{Instant, timeout};
-use wire::{DirRef, NodeRef};
 
-use crate::steps::{self, SHARDS};
+use crate::steps;
 
 const SERVERS: u16 = 3;
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,20 +30,6 @@ fn in_world(change: impl FnOnce(Plan) -> Plan, test: impl AsyncFn(&World, &Clien
         Ok(())
     })
     .unwrap();
-}
-
-/// A new directory whose names are on this server.
-async fn dir_on(client: &Client, server: u16) -> (String, DirRef) {
-    for number in 0.. {
-        let path = format!("/on-{server}-{number}");
-        client.mkdir(&path, 0o755).await.unwrap();
-        if let NodeRef::Dir(dir) = client.resolve(&path).await.unwrap()
-            && shard_of(dir.home, 0, SHARDS).0 % SERVERS == server
-        {
-            return (path, dir);
-        }
-    }
-    unreachable!("numbers do not end")
 }
 
 async fn write(client: &Client, path: &str) -> client::File {
@@ -68,7 +53,10 @@ async fn power_cut(world: &World) {
 #[test]
 fn a_power_cut_takes_the_last_moment_of_one_server_and_not_of_another() {
     in_world(without_syncs, async |world, client| {
-        let (one, two) = (dir_on(client, 1).await.0, dir_on(client, 2).await.0);
+        let (one, two) = (
+            steps::dir_on(client, 1, SERVERS).await.unwrap().0,
+            steps::dir_on(client, 2, SERVERS).await.unwrap().0,
+        );
         client.sync().await.unwrap();
         // Servers still tell each other of these directories, and sync for that.
         tokio::time::sleep(SECOND).await;
@@ -84,7 +72,10 @@ fn a_power_cut_takes_the_last_moment_of_one_server_and_not_of_another() {
 #[test]
 fn what_a_sync_of_a_file_has_waited_for_survives_a_cut_of_all_servers() {
     in_world(without_syncs, async |world, client| {
-        let (one, two) = (dir_on(client, 1).await.0, dir_on(client, 2).await.0);
+        let (one, two) = (
+            steps::dir_on(client, 1, SERVERS).await.unwrap().0,
+            steps::dir_on(client, 2, SERVERS).await.unwrap().0,
+        );
         let file = write(client, &format!("{one}/data")).await;
         file.sync_all().await.unwrap();
         write(client, &format!("{two}/marker")).await.close().await.unwrap();
@@ -99,7 +90,10 @@ fn with_a_server_dead_syncs_and_space_of_the_others_take_less_than_a_second() {
     in_world(
         |plan| plan,
         async |world, client| {
-            let (one, two) = (dir_on(client, 1).await.0, dir_on(client, 2).await.0);
+            let (one, two) = (
+                steps::dir_on(client, 1, SERVERS).await.unwrap().0,
+                steps::dir_on(client, 2, SERVERS).await.unwrap().0,
+            );
             client.statfs().await.unwrap();
             let before = client.statfs().await.unwrap();
             let file = write(client, &format!("{one}/file")).await;
@@ -130,7 +124,7 @@ fn without_the_coordinator_mounts_go_on_and_paths_wait_until_it_is_back() {
     in_world(
         |plan| plan,
         async |world, client| {
-            let (path, dir) = dir_on(client, 1).await;
+            let (path, dir) = steps::dir_on(client, 1, SERVERS).await.unwrap();
             let name = |name: &str| EntryName::new(name.as_bytes()).unwrap();
             let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
             write(client, &format!("{path}/before")).await.close().await.unwrap();

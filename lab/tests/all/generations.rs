@@ -6,17 +6,16 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use base::{Cred, EntryName, placement::shard_of};
-use client::{Client, FileSystem};
+use base::{Cred, EntryName};
+use client::FileSystem;
 use lab::{
     check::planted::{self, Pin},
     sim::{plan::Plan, server::Host, world::World},
 };
 use meta::{Bug, Durability, Word};
 use tokio::time::timeout;
-use wire::{DirRef, NodeRef};
 
-use crate::steps::{self, SHARDS};
+use crate::steps;
 
 const SERVERS: u16 = 3;
 const MS: Duration = Duration::from_millis(1);
@@ -24,22 +23,14 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Number of worlds that are played of each story.
 const WORLDS: u64 = 12;
 
-fn plan(seed: u64, durability: Durability, alone: Duration) -> Plan {
-    Plan { seed, trash: false, alone, access_cache: true, ..steps::plan(SERVERS, durability) }
+/// The seeds of a story. `PANDO_WORLDS=10000` plays so many worlds of each.
+fn worlds() -> Vec<u64> {
+    let count = std::env::var("PANDO_WORLDS").map(|count| count.parse().unwrap());
+    (0..count.unwrap_or(WORLDS)).collect()
 }
 
-/// A new directory whose names are on this server.
-async fn dir_on(client: &Client, server: u16) -> anyhow::Result<(String, DirRef)> {
-    for number in 0..1000 {
-        let path = format!("/on-{server}-{number}");
-        client.mkdir(&path, 0o755).await?;
-        if let NodeRef::Dir(dir) = client.resolve(&path).await?
-            && shard_of(dir.home, 0, SHARDS).0 % SERVERS == server
-        {
-            return Ok((path, dir));
-        }
-    }
-    bail!("no directory is on server {server}")
+fn plan(seed: u64, durability: Durability, alone: Duration) -> Plan {
+    Plan { seed, trash: false, alone, access_cache: true, ..steps::plan(SERVERS, durability) }
 }
 
 /// Two machines do not reach each other for some time.
@@ -61,6 +52,14 @@ async fn never_two(world: &World, one: &Host, other: &Host) -> anyhow::Result<()
     }
 }
 
+/// Ends the processes whose servers have halted, as the program does. Never ends otherwise.
+async fn end_halted(world: &World, hosts: [&Host; 2]) {
+    loop {
+        hosts.iter().filter(|host| host.has_halted()).for_each(|host| host.kill());
+        world.wait(MS).await;
+    }
+}
+
 /// The copy of a disk is started while the machine stands still or is cut off from the
 /// coordinator, and the machine comes back.
 fn copied(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
@@ -74,7 +73,7 @@ fn copied(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         }
         let random = world.random("copies");
         let client = world.connect("writes").await?.client;
-        let path = dir_on(&client, 1).await?.0;
+        let path = steps::dir_on(&client, 1, SERVERS).await?.0;
         client.write(format!("{path}/before"), b"it").await?;
         let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
         world.wait(random.ms(0..1000)).await;
@@ -116,7 +115,7 @@ fn again(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
     steps::run(plan, bug, 400 * SECOND, async |world| {
         let random = world.random("again");
         let client = world.connect("writes").await?.client;
-        let path = dir_on(&client, 1).await?.0;
+        let path = steps::dir_on(&client, 1, SERVERS).await?.0;
         let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
         let mut last = one.generation();
         for _ in 0..3 {
@@ -154,7 +153,7 @@ fn wrongly_replaced(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         let random = world.random("replaced");
         let machine = world.connect("knows only the old one").await?;
         let client = &machine.client;
-        let (_, dir) = dir_on(client, 1).await?;
+        let (_, dir) = steps::dir_on(client, 1, SERVERS).await?;
         let (name, _) = world.name_on(client, dir.id, 2);
         let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
         world.wait(random.ms(0..1000)).await;
@@ -190,7 +189,7 @@ fn late(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         }
         let random = world.random("late");
         let client = world.connect("writes").await?.client;
-        let path = dir_on(&client, 1).await?.0;
+        let path = steps::dir_on(&client, 1, SERVERS).await?.0;
         let one = &world.hosts()[1];
         one.slow_down_disk(100);
         let writes = async {
@@ -230,12 +229,115 @@ fn late(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
     })
 }
 
-fn goes_well(story: fn(u64, Option<Bug>) -> anyhow::Result<()>) {
-    for seed in 0..WORLDS {
-        if let Err(error) = story(seed, None) {
-            panic!("seed {seed}: {error:#}");
+/// A machine boots again after a power cut, and somebody has started a copy of its disk elsewhere.
+fn rebooted(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
+    let plan = plan(seed, Durability::Relaxed, 100 * SECOND);
+    steps::run(plan, bug, 400 * SECOND, async |world| {
+        for words in ["is being served by another process", "a newer process of server"] {
+            world.trace().expect(words);
         }
-    }
+        let random = world.random("reboots");
+        let client = world.connect("writes").await?.client;
+        let path = steps::dir_on(&client, 1, SERVERS).await?.0;
+        client.write(format!("{path}/before"), b"it").await?;
+        client.sync().await?;
+        let one = &world.hosts()[1];
+        world.wait(random.ms(0..1000)).await;
+        let other = one.copy(true);
+        one.crash(true);
+        one.boot();
+        let elsewhere_first = random.one_in(2);
+        if elsewhere_first {
+            other.start()?;
+        }
+        world.wait(random.ms(0..1500)).await;
+        one.start()?;
+        if !elsewhere_first {
+            other.start()?;
+        }
+        let story = async {
+            // The lease is a second.
+            world.wait(3 * SECOND).await;
+            ensure!(one.may_serve(), "a machine that has booted again waits for more than a lease");
+            let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
+            ensure!(&read.await.context("it is served")??[..] == b"it");
+            world.wait(130 * SECOND).await;
+            ensure!(one.may_serve(), "the machine that serves goes on");
+            Ok(())
+        };
+        tokio::select! {
+            told = story => told,
+            seen = never_two(&world, one, &other) => seen,
+        }
+    })
+}
+
+/// The disk of the coordinator is copied, and the copy is started while the coordinator stands
+/// still or is cut off. Members come to both, one after the other. A copy that is older than what
+/// they know is not kept to.
+fn two_coordinators(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
+    let plan = plan(seed, Durability::Relaxed, Duration::ZERO);
+    steps::run(plan, bug, 400 * SECOND, async |world| {
+        let newer = "a newer process of server 0";
+        for words in ["two processes coordinate this cluster", "coordinator is an old copy", newer]
+        {
+            world.trace().expect(words);
+        }
+        let random = world.random("coordinators");
+        let client = world.connect("writes").await?.client;
+        let path = steps::dir_on(&client, 1, SERVERS).await?.0;
+        client.write(format!("{path}/before"), b"it").await?;
+        let [zero, members @ ..] = world.hosts() else { bail!("there is no server") };
+        let old = random.one_in(3).then(|| zero.copy(true));
+        // Each start stores a generation.
+        for member in members {
+            member.crash(false);
+            member.look_also_at(zero.address_of_copy());
+            member.start()?;
+        }
+        world.wait(random.ms(500..2000)).await;
+        let begins_again = random.one_in(2);
+        if begins_again {
+            zero.crash(false);
+        }
+        let other = old.unwrap_or_else(|| zero.copy(true));
+        if begins_again {
+            // Both begin where the process before ended, with one number.
+            zero.start()?;
+        }
+        let away = random.ms(500..6000);
+        match random.one_in(2) {
+            true => zero.stop(true),
+            false => members.iter().for_each(|member| part(&world, member, zero, away)),
+        }
+        other.start()?;
+        let story = async {
+            world.wait(away).await;
+            zero.stop(false);
+            // Nobody hears of both before a member has come to both.
+            for coordinator in [zero, &other] {
+                world.wait(random.ms(0..3000)).await;
+                members.iter().for_each(|member| part(&world, member, coordinator, 6 * SECOND));
+                world.wait(6 * SECOND).await;
+            }
+            world.wait(10 * SECOND).await;
+        };
+        tokio::select! {
+            () = story => {}
+            () = end_halted(&world, [zero, &other]) => {}
+        }
+        ensure!(zero.may_serve() || other.may_serve(), "no coordinator serves");
+        ensure!(!(zero.may_serve() && other.may_serve()), "two coordinators serve");
+        ensure!(members.iter().all(Host::may_serve), "a member has no lease of the one that stays");
+        let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
+        ensure!(&read.await.context("it is served")??[..] == b"it");
+        Ok(())
+    })
+}
+
+fn goes_well(story: fn(u64, Option<Bug>) -> anyhow::Result<()>) {
+    let failures = steps::failures(&worlds(), |seed| story(*seed, None).map(|()| 0));
+    assert!(failures.is_empty(), "seeds: {failures:#?}");
 }
 
 fn finds(story: fn(u64, Option<Bug>) -> anyhow::Result<()>, bug: Bug, seed: u64, word: &str) {
@@ -248,6 +350,18 @@ fn finds(story: fn(u64, Option<Bug>) -> anyhow::Result<()>, bug: Bug, seed: u64,
 fn of_two_copies_of_a_disk_one_serves() {
     goes_well(copied);
     finds(copied, Bug::GenerationNotAwaited, 7, "two processes serve at once");
+}
+
+#[test]
+fn a_machine_that_has_booted_again_waits_for_the_lease_and_a_copy_of_its_disk_for_longer() {
+    goes_well(rebooted);
+    finds(copied, Bug::HomeIgnored, 7, "two processes serve at once");
+}
+
+#[test]
+fn of_two_coordinators_the_earlier_one_ends_when_a_member_comes_to_it() {
+    goes_well(two_coordinators);
+    finds(two_coordinators, Bug::OtherCoordinatorIgnored, 0, "two coordinators serve");
 }
 
 #[test]

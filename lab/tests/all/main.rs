@@ -23,6 +23,7 @@ mod model;
 mod partitions;
 mod quotas;
 mod requests;
+mod revocations;
 mod shown;
 mod simulation;
 mod steps;

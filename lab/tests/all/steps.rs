@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
-use base::Locality;
+use anyhow::{Context as _, bail};
+use base::{Locality, placement::shard_of};
+use client::Client;
 use lab::sim::{
     plan::{Aim, Plan, Weather},
     play::in_world,
@@ -20,6 +21,7 @@ use lab::sim::{
 use meta::{Bug, Durability};
 use parking_lot::Mutex;
 use tokio::time::timeout;
+use wire::{DirRef, NodeRef};
 
 /// A multiple of each number of servers, so that neighbours among partitions are on different
 /// servers.
@@ -43,6 +45,24 @@ pub(crate) fn plan(servers: u16, durability: Durability) -> Plan {
         aim: Aim::Nothing,
         ..Plan::draw(1, servers)
     }
+}
+
+/// A new directory whose names are on this one of so many servers.
+pub(crate) async fn dir_on(
+    client: &Client,
+    server: u16,
+    servers: u16,
+) -> anyhow::Result<(String, DirRef)> {
+    for number in 0..1000 {
+        let path = format!("/on-{server}-{number}");
+        client.mkdir(&path, 0o755).await?;
+        if let NodeRef::Dir(dir) = client.resolve(&path).await?
+            && shard_of(dir.home, 0, SHARDS).0 % servers == server
+        {
+            return Ok((path, dir));
+        }
+    }
+    bail!("no directory is on server {server}")
 }
 
 /// Runs a world, which lasts for `longest` at most.

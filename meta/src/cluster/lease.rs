@@ -7,6 +7,7 @@ use wire::{Admission, Lease};
 
 use super::Cluster;
 use crate::{
+    bugs::Bug,
     keys::ring::KeyRing,
     problem::Problem,
     record::{Record as _, Settings, key},
@@ -33,6 +34,7 @@ pub(crate) async fn take_lease(
     // First of all: with the first lease of a start clients are let in again.
     match keys.map(|keys| KeyRing::from_record(&keys.0)) {
         None => {}
+        Some(Ok(_)) if shared.bugs.has(Bug::RingNotTaken) => {}
         Some(Ok(ring)) => {
             let mut batch = Batch::default();
             batch.put(&key::key_ring(), &ring.to_record());

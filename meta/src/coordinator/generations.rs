@@ -206,7 +206,7 @@ impl Generations {
         }
         let is_behind =
             (life.position < newest.position || life.stored < newest.confirmed) && !life.restored;
-        let wait = stopped_at(newest, life, before.until);
+        let wait = stopped_at(newest, life, before.until, bugs);
         let wait = wait.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let since = waiting.since(server, run, now);
         if !wait.is_zero() && !bugs.has(Bug::GenerationNotAwaited) {
@@ -255,7 +255,7 @@ fn is_repeated(newest: &Generation, run: u64) -> bool {
 
 /// The moment at which the process before has certainly stopped serving, if a new one has to wait
 /// for it. Its lease has ended for certain at `until`.
-fn stopped_at(newest: &Generation, life: &Life, until: Instant) -> Option<Instant> {
+fn stopped_at(newest: &Generation, life: &Life, until: Instant, bugs: Planted) -> Option<Instant> {
     let in_place = !life.place.is_empty() && life.place == newest.place;
     if newest.number == 0 || newest.resigned || in_place {
         return None;
@@ -263,7 +263,8 @@ fn stopped_at(newest: &Generation, life: &Life, until: Instant) -> Option<Instan
     // A machine that has booted again runs nothing that it ran before.
     let boot = |place: &Bytes| place.split(|byte| *byte == b' ').next().map(<[u8]>::to_vec);
     let has_booted = !newest.place.is_empty() && boot(&life.place) != boot(&newest.place);
-    let at_home = has_booted && !life.home.is_empty() && life.home == newest.home;
+    let is_home = !life.home.is_empty() && life.home == newest.home;
+    let at_home = has_booted && (is_home || bugs.has(Bug::HomeIgnored));
     if life.replaces || at_home {
         return Some(until);
     }
