@@ -314,7 +314,7 @@ fn two_coordinators(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         let story = async {
             world.wait(away).await;
             zero.stop(false);
-            // Nobody hears of both before a member has come to both.
+            // A coordinator hears of the other one only from a member that has come to both.
             for coordinator in [zero, &other] {
                 world.wait(random.ms(0..3000)).await;
                 members.iter().for_each(|member| part(&world, member, coordinator, 6 * SECOND));
