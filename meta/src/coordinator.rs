@@ -390,11 +390,14 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
         let Some(standing) = state.leases.standing(server, now) else { continue };
         let has = map.shards.iter().filter(|owner| **owner == server).count();
         if standing.left.is_zero() && !map.servers.is_empty() {
-            let silent = standing.silent.map_or_else(
-                || "nothing was heard of it since the coordinator started".to_owned(),
-                |silent| format!("nothing was heard of it for {} s", silent.as_secs()),
-            );
-            problems.push(format!("server {server} at {} has no lease: {silent}", member.address));
+            let why = match standing.silent {
+                None => "nothing was heard of it since the coordinator started".to_owned(),
+                Some(silent) if silent < cluster.options.lease => {
+                    "it asks for one, and may have to wait".to_owned()
+                }
+                Some(silent) => format!("nothing was heard of it for {} s", silent.as_secs()),
+            };
+            problems.push(format!("server {server} at {} has no lease: {why}", member.address));
         }
         let strict = shared.options.durability == Durability::Strict;
         if standing.silent.is_some() && standing.strict != strict {

@@ -610,42 +610,6 @@ fn connects(server: &Running, token: &Path, encryption: Encryption) -> [(usize, 
     }))
 }
 
-/// The times in which clients have a session, fastest first.
-fn times(server: &Running, token: &Path, encryption: impl Fn() -> Encryption) -> Vec<Duration> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let once = |_| {
-        let mut config = Config::new(vec![server.address().to_owned()], token_in(token));
-        config.dial = Arc::new(Tcp::new(encryption()));
-        runtime.block_on(Box::pin(async {
-            let began = Instant::now();
-            let client = Client::connect(config).await.unwrap();
-            let took = began.elapsed();
-            client.close().await.unwrap();
-            took
-        }))
-    };
-    let mut times: Vec<_> = (0..40).map(once).collect();
-    times.sort_unstable();
-    times
-}
-
-#[test]
-fn a_handshake_takes_less_than_two_milliseconds() {
-    let data = Data::formatted();
-    let (server, token) = (data.serve(&[]), data.admin_token());
-    let connector = || connector_of(&token_in(&token)).unwrap();
-    let known = connector();
-    let plain = times(&server, &token, || Encryption::Never);
-    let full = times(&server, &token, || Encryption::Always(connector()));
-    let resumed = times(&server, &token, || Encryption::Always(known.clone()));
-    // The fastest of each: other programs of the machine slow down the rest.
-    for encrypted in [full[0], resumed[0]] {
-        let more = encrypted.saturating_sub(plain[0]);
-        assert!(more < Duration::from_millis(2), "{encrypted:?} and {:?} in clear", plain[0]);
-    }
-    assert_eq!(server.stop(), Some(0));
-}
-
 #[test]
 fn encryption_takes_one_round_trip_more_and_a_lost_connection_is_resumed() {
     let data = Data::formatted();

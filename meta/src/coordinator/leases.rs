@@ -51,7 +51,7 @@ pub(crate) struct Beat {
 pub(crate) struct Standing {
     pub(crate) left: Duration,
     /// Whether the lease has ended for certain, even one that an earlier run of the coordinator
-    /// gave.
+    /// gave, and nothing was heard of the server for as long.
     pub(crate) overdue: bool,
     pub(crate) silent: Option<Duration>,
     pub(crate) version: u64,
@@ -198,7 +198,7 @@ impl Leases {
         // Transactions in doubt are shown only while the server has a lease: a server that has died
         // since is told the outcomes when it is back.
         let in_doubt = holder.in_doubt.filter(|_| !left.is_zero());
-        let overdue = holder.until <= now;
+        let overdue = holder.until <= now && silent.is_none_or(|silent| silent >= self.lease);
         let Holder { strict, unchecked, .. } = *holder;
         Some(Standing { left, overdue, silent, version, requests, in_doubt, strict, unchecked })
     }
