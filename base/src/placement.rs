@@ -35,6 +35,40 @@ impl Locality {
     }
 }
 
+/// What `format` has fixed about places: everything that is placed, and looked for, goes by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Number of shards.
+    pub shards: u16,
+    /// Number of lanes of each shard, a power of two.
+    pub lanes: u8,
+    /// Policy that gives new directories their homes.
+    pub locality: Locality,
+}
+
+impl Placement {
+    /// The shard of a partition of a directory with this home.
+    ///
+    /// # Panics
+    /// When there are no shards.
+    #[must_use]
+    pub fn shard_of(self, home: DirId, partition: u16) -> ShardId {
+        shard_of(home, partition, self.shards)
+    }
+
+    /// The lane on which the inodes of a directory's group are born.
+    #[must_use]
+    pub fn lane_of(self, dir: DirId) -> u8 {
+        lane_of(dir, self.lanes)
+    }
+
+    /// The home of a directory `id` made in a directory whose home is `parent_home`.
+    #[must_use]
+    pub fn home_of(self, id: DirId, parent_home: DirId) -> DirId {
+        self.locality.home(id, parent_home)
+    }
+}
+
 /// The shard of a partition: `(jump_hash(hash(home), shards) + partition) mod shards`.
 ///
 /// # Panics

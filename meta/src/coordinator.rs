@@ -224,7 +224,14 @@ pub(crate) fn heartbeat(
     if !matches!(admission, Admission::Admitted(_)) || !hear(shared, state, from, req)? {
         return Ok(not_admitted(state, req, admission));
     }
-    if state.roster.heard(from, &req.address) {
+    let is_outdated = req.epoch > state.member.map.epoch && !state.member.map.servers.is_empty();
+    if is_outdated {
+        // The server had its map from a coordinator that this directory, an older copy, knows
+        // nothing of. This map is the one that counts now.
+        tracing::warn!(server = from, epoch = req.epoch.0, "a server has a later cluster map");
+        state.member.map.epoch = Epoch(req.epoch.0 + 1);
+    }
+    if state.roster.heard(from, &req.address) || is_outdated {
         let (servers, shards) = (cluster.servers, shared.config.shards);
         let map = state.roster.deal(servers, shards, &state.member.map);
         if let Some(map) = map {

@@ -27,9 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use base::{
-    Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time, placement::lane_of,
-};
+use base::{Attr, BlockId, Cred, DirId, FsError, Ino, Seq, SessionId, ShardId, Time};
 use bytes::Bytes;
 use parking_lot::MutexGuard;
 use store::Batch;
@@ -758,7 +756,7 @@ impl<'a> Txn<'a> {
         if let Some(ino) = self.held.and_then(|held| held.ino) {
             return self.given_ino(shard, ino);
         }
-        let lane = lane_of(dir, shared.config.lanes);
+        let lane = shared.config.placement().lane_of(dir);
         let draw = || -> Result<Ino> {
             let store = |batch| store_stable(shared, batch);
             Ok(shared.inos.next::<Fault>(shard, store)?.on_lane(lane))

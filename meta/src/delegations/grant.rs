@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use base::{AclKind, DirId, Layout, ShardId, placement::lane_of};
+use base::{AclKind, DirId, Layout, ShardId};
 use wire::{Grant, Granted, InoRange};
 
 use super::{DelegationRecord, Granting};
@@ -76,5 +76,5 @@ pub(super) fn draw(txn: &Txn<'_>, shard: ShardId, dir: DirId, count: u16) -> Res
     let shared = txn.shared;
     let store = |batch| store_stable(shared, batch);
     let (first, count) = shared.inos.next_range::<Fault>(shard, count.clamp(1, INOS_MAX), store)?;
-    Ok(InoRange { first: first.on_lane(lane_of(dir, shared.config.lanes)), count })
+    Ok(InoRange { first: first.on_lane(shared.config.placement().lane_of(dir)), count })
 }

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use base::{DirId, EntryName, HashMap, HashSet, Ino, NameVersion, ShardId, placement::shard_of};
+use base::{DirId, EntryName, HashMap, HashSet, Ino, NameVersion, ShardId};
 use bytes::Bytes;
 use wire::{PeerRead, Reply, Request};
 
@@ -111,7 +111,7 @@ struct Places<'a>(&'a Config);
 
 impl Places<'_> {
     fn content(&self, home: DirId, dir: DirId) -> Key {
-        key::content(shard_of(home, 0, self.0.shards), dir, 0, Part::Main)
+        key::content(self.0.placement().shard_of(home, 0), dir, 0, Part::Main)
     }
 
     fn name(&self, shard: ShardId, at: &At, part: Part) -> Key {
@@ -142,7 +142,7 @@ impl Places<'_> {
         };
         let mut way = self.way(home, at);
         loop {
-            let key = way.key(self.0.shards);
+            let key = way.key(self.0.placement());
             if !owns(&key) {
                 return Ok(true);
             }
@@ -211,7 +211,7 @@ impl Places<'_> {
         let Content { ino, home, mode, uid, gid, parent, .. } = *content;
         let others = content.layout.active().filter(|partition| *partition > 0);
         let share = |partition| {
-            let shard = shard_of(home, partition, self.0.shards);
+            let shard = self.0.placement().shard_of(home, partition);
             let key = key::content(shard, id, partition, Part::Main);
             (There::Record(key), Wants::Share { id, ino, partition })
         };
@@ -223,8 +223,8 @@ impl Places<'_> {
         if let Some(name) = content.birth_name.clone() {
             let birth = At { dir: content.birth_parent, name };
             if birth != at {
-                let born_at = self.0.locality.home(birth.dir, home);
-                let shard = shard_of(born_at, 0, self.0.shards);
+                let born_at = self.0.placement().home_of(birth.dir, home);
+                let shard = self.0.placement().shard_of(born_at, 0);
                 let list = There::Record(self.name(shard, &birth, Part::RenameList));
                 claims.push((list, Wants::Listed { id, version: content.birth_version }));
             }
@@ -437,7 +437,8 @@ impl<'a> Across<'a> {
 
     /// Keys of the records that claims lead to. Names are in the partitions that have them now.
     async fn followed(&self, claims: &[Claim]) -> Result<Vec<Key>> {
-        let (places, shards) = (Places(&self.shared.config), self.shared.config.shards);
+        let config = &self.shared.config;
+        let (places, placement, shards) = (Places(config), config.placement(), config.shards);
         let mut keys = vec![Key::new(); claims.len()];
         let mut ways = Vec::new();
         for (index, claim) in claims.iter().enumerate() {
@@ -447,13 +448,13 @@ impl<'a> Across<'a> {
             }
         }
         while !ways.is_empty() {
-            let found = self.read(ways.iter().map(|(.., way)| way.key(shards))).await?;
+            let found = self.read(ways.iter().map(|(.., way)| way.key(placement))).await?;
             ways.retain_mut(|(index, at, way)| {
-                let value = found.get(&way.key(shards)).and_then(Option::as_ref);
+                let value = found.get(&way.key(placement)).and_then(Option::as_ref);
                 let content = value.and_then(|value| Content::from_record(value).ok());
                 let arrived = way.arrives(content.as_ref(), shards);
                 if arrived {
-                    keys[*index] = places.name(way.shard(shards), at, Part::Main);
+                    keys[*index] = places.name(way.shard(placement), at, Part::Main);
                 }
                 !arrived
             });

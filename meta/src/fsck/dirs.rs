@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{DirId, Ino, Locality, ShardId, placement::shard_of};
+use base::{DirId, Ino, Locality, ShardId};
 
 use super::{
     fix::Fix,
@@ -67,7 +67,7 @@ impl<'a> Sweep<'a> {
         if content.state != ContentState::Live {
             self.find(format!("{} is {:?}", what(self), content.state));
         }
-        if shard_of(content.home, 0, self.config.shards) != shard {
+        if self.config.placement().shard_of(content.home, 0) != shard {
             self.find(format!("{} is on the wrong shard: shard={}", what(self), shard.0));
         }
         self.use_ino(content.ino, &what);
@@ -133,9 +133,9 @@ impl<'a> Sweep<'a> {
                 content.home
             ));
         }
-        let home = self.config.locality.home(*birth_parent, content.home);
+        let home = self.config.placement().home_of(*birth_parent, content.home);
         // The rename list is with the master, whichever partition has the name.
-        let shard = shard_of(home, 0, self.config.shards);
+        let shard = self.config.placement().shard_of(home, 0);
         let key = self.name_key(shard, *birth_parent, birth_name, Part::RenameList);
         if self.is_elsewhere(&key) {
             return;

@@ -1,6 +1,6 @@
 //! Names: the record of each, and the number of names in a directory.
 
-use base::{DirId, EntryName, NameVersion, ShardId, placement::shard_of};
+use base::{DirId, EntryName, NameVersion, ShardId};
 
 use super::{
     fix::Fix,
@@ -35,7 +35,7 @@ impl Group {
 impl Sweep<'_> {
     /// The key of a directory's content record.
     pub(super) fn content_key(&self, home: DirId, dir: DirId) -> Key {
-        key::content(shard_of(home, 0, self.config.shards), dir, 0, Part::Main)
+        key::content(self.config.placement().shard_of(home, 0), dir, 0, Part::Main)
     }
 
     /// The key of one part of a name on a shard.

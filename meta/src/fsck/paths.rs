@@ -9,7 +9,7 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use base::{DirId, EntryName, HashMap, HashSet, Ino, ShardId, placement::shard_of};
+use base::{DirId, EntryName, HashMap, HashSet, Ino, ShardId};
 use bytes::Bytes;
 
 use super::{across::Across, report::Report};
@@ -107,7 +107,7 @@ async fn climb(shared: &Arc<Shared>, report: &Report, mut dirs: Vec<Dir>) -> Way
             break;
         }
         let at = |dir: &Dir| {
-            let shard = shard_of(dir.home, 0, shared.config.shards);
+            let shard = shared.config.placement().shard_of(dir.home, 0);
             key::content(shard, dir.id, 0, Part::Main)
         };
         // Directories that cannot be read have no path, and are reported without one.

@@ -6,7 +6,7 @@
 //!
 //! Always true: a search for the partition of a position ends, whatever damaged layouts say.
 
-use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
+use base::{DirId, EntryName, Layout, Locality, Placement, ShardId};
 
 use super::{
     fix::Fix,
@@ -36,13 +36,13 @@ impl Way {
     }
 
     /// Shard of that partition.
-    pub(super) fn shard(&self, shards: u16) -> ShardId {
-        shard_of(self.home, self.partition, shards)
+    pub(super) fn shard(&self, placement: Placement) -> ShardId {
+        placement.shard_of(self.home, self.partition)
     }
 
     /// Key of the record that says how to go on.
-    pub(super) fn key(&self, shards: u16) -> Key {
-        key::content(self.shard(shards), self.dir, self.partition, Part::Main)
+    pub(super) fn key(&self, placement: Placement) -> Key {
+        key::content(self.shard(placement), self.dir, self.partition, Part::Main)
     }
 
     /// Goes on by a partition's record; `true` if the search has arrived. It also has where there
@@ -64,7 +64,7 @@ pub(super) fn expected(config: &Config, shard: ShardId, dir: DirId) -> u16 {
         Locality::Directory => dir,
         Locality::Subtree => DirId::ROOT,
     };
-    let first = shard_of(home, 0, config.shards).0;
+    let first = config.placement().shard_of(home, 0).0;
     (shard.0 + config.shards - first) % config.shards
 }
 
@@ -116,13 +116,13 @@ impl Sweep<'_> {
     ) -> Option<ShardId> {
         let mut way = Way::to(home, dir, self.config.hash_key.pos(name));
         loop {
-            let key = way.key(self.config.shards);
+            let key = way.key(self.config.placement());
             if self.is_elsewhere(&key) {
                 return None;
             }
             let content: Option<Content> = self.get(&key, || format!("directory {dir}"));
             if way.arrives(content.as_ref(), self.config.shards) {
-                return Some(way.shard(self.config.shards));
+                return Some(way.shard(self.config.placement()));
             }
         }
     }
@@ -143,7 +143,7 @@ impl Sweep<'_> {
         if share.state != ContentState::Live && (share.is_live() || !moving()) {
             self.find(format!("{} is {:?}", what(), share.state));
         }
-        if shard_of(share.home, partition, self.config.shards) != shard {
+        if self.config.placement().shard_of(share.home, partition) != shard {
             return self.find(format!("{} is on the wrong shard: shard={}", what(), shard.0));
         }
         if !share.is_bare() {
@@ -168,7 +168,7 @@ impl Sweep<'_> {
     /// Checks that every partition in a master's layout exists.
     pub(super) fn has_shares(&self, dir: DirId, master: &Content) {
         for partition in master.layout.active().filter(|partition| *partition > 0) {
-            let shard = shard_of(master.home, partition, self.config.shards);
+            let shard = self.config.placement().shard_of(master.home, partition);
             let key = key::content(shard, dir, partition, Part::Main);
             if self.is_elsewhere(&key) || self.is_there(&key) {
                 continue;

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow};
 
 use base::{
     Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, Time,
-    limits::REQUESTS_IN_FLIGHT_MAX, placement::shard_of,
+    limits::REQUESTS_IN_FLIGHT_MAX,
 };
 use bytes::Bytes;
 use store::Snapshot;
@@ -128,7 +128,7 @@ impl<'a> Sweep<'a> {
         self.scan_prefix(&key::works(b'G'), Self::garbage)?;
         self.scan_prefix(&key::own(b'A'), Self::quota)?;
         self.scan_prefix(&key::works(b'R'), Self::reclaiming)?;
-        if self.owns(shard_of(DirId::ROOT, 0, self.config.shards)) {
+        if self.owns(self.config.placement().shard_of(DirId::ROOT, 0)) {
             self.root();
         }
         self.scan(&[], &[u8::MAX; 8], Self::record)?;

@@ -179,7 +179,7 @@ pub(super) async fn tell(
     layout: &Layout,
 ) -> bool {
     let shared = &core.inner.shared;
-    let at = Partition::of(share.home, dir, partition, shared.config.shards);
+    let at = Partition::of(share.home, dir, partition, shared.config.placement());
     let Some(cluster) = &shared.cluster else { return false };
     let Some(server) = cluster.server_of_key(&at.share()) else { return false };
     let Content { ino, home, .. } = *share;

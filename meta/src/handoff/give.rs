@@ -106,7 +106,8 @@ impl Giving {
     ) -> Option<Giving> {
         let shared = &core.inner.shared;
         let txn = shared.cluster.as_ref()?.next_txn();
-        let target = Partition::of(share.home, source.dir, transfer.target, shared.config.shards);
+        let target =
+            Partition::of(share.home, source.dir, transfer.target, shared.config.placement());
         let (ino, home) = (share.ino, share.home);
         let (core, scan) = (core.clone(), shared.options.limits.scan());
         let (next, frozen, wanted_until) = (None, None, None);

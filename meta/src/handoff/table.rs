@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use base::{DirId, HashMap, HashSet, Moving, ShardId, placement::shard_of};
+use base::{DirId, HashMap, HashSet, Moving, Placement, ShardId};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{Request, TxnId};
@@ -40,8 +40,8 @@ pub(crate) struct Partition {
 
 impl Partition {
     /// Partition `number` of a directory that is placed by `home`.
-    pub(crate) fn of(home: DirId, dir: DirId, number: u16, shards: u16) -> Partition {
-        Partition { shard: shard_of(home, number, shards), dir, number }
+    pub(crate) fn of(home: DirId, dir: DirId, number: u16, placement: Placement) -> Partition {
+        Partition { shard: placement.shard_of(home, number), dir, number }
     }
 
     /// Key of the partition's content record.

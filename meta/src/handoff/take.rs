@@ -26,7 +26,7 @@ const RECEIVED_MAX: usize = 4;
 
 /// Locks the directory of a partition that this server owns.
 fn locked(txn: &mut Txn<'_>, home: DirId, dir: DirId, number: u16) -> Result<Partition> {
-    let at = Partition::of(home, dir, number, txn.shared.config.shards);
+    let at = Partition::of(home, dir, number, txn.shared.config.placement());
     if !txn.has_shard(at.shard) {
         return Err(Fault::Retry(Retry::Busy));
     }

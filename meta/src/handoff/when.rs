@@ -315,7 +315,8 @@ impl Seen<'_> {
     /// Reads the share of another partition; `None` when it cannot be known now.
     async fn share_of(&self, number: u16) -> Option<Content> {
         let shared = &self.core.inner.shared;
-        let at = Partition::of(self.share.home, self.at.dir, number, self.shards());
+        let placement = shared.config.placement();
+        let at = Partition::of(self.share.home, self.at.dir, number, placement);
         let cluster = shared.cluster.as_ref()?;
         let server = cluster.server_of_key(&at.share())?;
         let found = if server == cluster.me {

@@ -51,11 +51,11 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Mkdir) -> Result<Entry> {
 fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
     let taken = born_before(txn, parent, req)?;
     let config = &txn.shared.config;
-    let (hash_key, locality) = (config.hash_key, config.locality);
+    let (hash_key, placement) = (config.hash_key, config.placement());
     let mut version = NameVersion(0);
     let (id, home) = loop {
         let id = hash_key.dir_id(parent.id, &req.name, version);
-        let home = locality.home(id, parent.content.home);
+        let home = placement.home_of(id, parent.content.home);
         txn.lock(lock::dir_lock(id))?;
         txn.assume_absent(&txn.content_key(home, id));
         let free = !taken.versions.contains(&version)

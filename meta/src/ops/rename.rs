@@ -191,7 +191,7 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
         let config = &txn.shared.config;
         let predicted = || {
             let id = config.hash_key.dir_id(req.from_dir.id, &req.from_name, NameVersion(0));
-            let group = HomedDir { id, home: config.locality.home(id, req.from_dir.home) };
+            let group = HomedDir { id, home: config.placement().home_of(id, req.from_dir.home) };
             let (home, dir) = (req.from_dir.home, req.from_dir.id);
             let birth = txn.name_key(home, dir, &req.from_name, Part::RenameList);
             Moved { group, birth }

@@ -22,7 +22,7 @@ pub(crate) mod part;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use base::{HashSet, Ino, Layout, placement::shard_of};
+use base::{HashSet, Ino, Layout};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout};
@@ -247,7 +247,7 @@ async fn ask(core: &Core, count: Count) -> Option<Counted> {
     loop {
         let shard = match &count.what {
             CountWhat::Share(share) | CountWhat::Names(CountNames { share, .. }) => {
-                shard_of(share.dir.home, share.partition, shared.config.shards)
+                shared.config.placement().shard_of(share.dir.home, share.partition)
             }
             CountWhat::Slots(inos) => inos.first()?.shard(),
         };

@@ -1,7 +1,8 @@
 //! Records of the server itself.
 
 use base::{
-    Decode, DecodeError, DirId, Encode, EntryName, HashKey, Ino, Locality, Reader, Time, codec,
+    Decode, DecodeError, DirId, Encode, EntryName, HashKey, Ino, Locality, Placement, Reader, Time,
+    codec,
 };
 use bytes::Bytes;
 
@@ -29,6 +30,13 @@ codec! {
 }
 
 impl Record for Config {}
+
+impl Config {
+    /// The places of everything.
+    pub(crate) fn placement(&self) -> Placement {
+        Placement { shards: self.shards, lanes: self.lanes, locality: self.locality }
+    }
+}
 
 codec! {
     /// The time up to which a server's trash has aged: seconds since 1970.

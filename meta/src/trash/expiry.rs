@@ -140,7 +140,7 @@ fn over(core: &Core, now: i64) -> Vec<(Above, EntryName)> {
     let before = now.saturating_sub(kept + HOUR_SECONDS);
     let scanned = place::above(shared, &trash).and_then(|all| {
         all.into_iter().try_for_each(|above| {
-            let shard = base::placement::shard_of(above.home, 0, shared.config.shards);
+            let shard = shared.config.placement().shard_of(above.home, 0);
             let prefix = key::names(shard, above.id);
             shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
                 if let Some((_, name, 0)) = key::parse_name(key)

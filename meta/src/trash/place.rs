@@ -50,10 +50,10 @@ pub(super) struct Free {
 
 /// The shard of this server's trash: its first one. With subtree locality, the shard of `/.trash`.
 fn shard(shared: &Shared, trash: &Trash) -> Option<ShardId> {
-    let shards = shared.config.shards;
-    match shared.config.locality {
-        Locality::Subtree => Some(base::placement::shard_of(trash.home, 0, shards)),
-        Locality::Directory => (0..shards).map(ShardId).find(|shard| shared.owns(*shard)),
+    let placement = shared.config.placement();
+    match placement.locality {
+        Locality::Subtree => Some(placement.shard_of(trash.home, 0)),
+        Locality::Directory => (0..placement.shards).map(ShardId).find(|shard| shared.owns(*shard)),
     }
 }
 
@@ -69,7 +69,7 @@ fn ids<'a>(
 ) -> impl Iterator<Item = Free> + 'a {
     (0..VERSIONS_MAX).map(NameVersion).map(move |version| {
         let id = shared.config.hash_key.dir_id(above.id, name, version);
-        Free { id, home: shared.config.locality.home(id, above.home), version }
+        Free { id, home: shared.config.placement().home_of(id, above.home), version }
     })
 }
 
@@ -80,9 +80,8 @@ fn ids_on<'a>(
     name: &'a EntryName,
     shard: ShardId,
 ) -> impl Iterator<Item = Free> + 'a {
-    let shards = shared.config.shards;
-    ids(shared, above, name)
-        .filter(move |free| base::placement::shard_of(free.home, 0, shards) == shard)
+    let placement = shared.config.placement();
+    ids(shared, above, name).filter(move |free| placement.shard_of(free.home, 0) == shard)
 }
 
 fn is_kept(content: &Content, above: DirId, name: &EntryName) -> bool {
@@ -103,7 +102,7 @@ pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Vec<Above>>
 /// Servers' directories of a file system that had several before it was dumped and loaded.
 fn of_several(shared: &Shared, top: Above) -> store::Result<Vec<Above>> {
     let mut found = Vec::new();
-    let shard = base::placement::shard_of(top.home, 0, shared.config.shards);
+    let shard = shared.config.placement().shard_of(top.home, 0);
     let prefix = key::names(shard, top.id);
     shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
         if let Some((_, name, 0)) = key::parse_name(key)

@@ -37,7 +37,7 @@ fn birth_key(txn: &Txn<'_>, child: &Dir) -> Option<Key> {
     let name = child.content.birth_name.as_ref()?;
     // The birth parent's home follows from its id: no directory's home ever changes.
     let parent = child.content.birth_parent;
-    let home = txn.shared.config.locality.home(parent, child.content.home);
+    let home = txn.shared.config.placement().home_of(parent, child.content.home);
     Some(txn.name_key(home, parent, name, Part::RenameList))
 }
 

@@ -2,7 +2,6 @@
 
 use base::{
     Access, Attr, DirId, EntryName, FileKind, FsError, Ino, ShardId, access::permits_removal,
-    placement::shard_of,
 };
 use wire::{DirRef, Entry, Retry};
 
@@ -45,7 +44,7 @@ const LOOKS_MAX: u32 = 16;
 impl Txn<'_> {
     /// The shard of a directory's master.
     pub(crate) fn shard(&self, home: DirId) -> ShardId {
-        shard_of(home, 0, self.shared.config.shards)
+        self.shard_of(home, 0)
     }
 
     pub(super) fn position(&self, name: &EntryName) -> u64 {

@@ -17,9 +17,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{
-    DirId, EntryName, Ino, Layout, Locality, ShardId, limits::SHARDS_MAX, placement::shard_of,
-};
+use base::{DirId, EntryName, Ino, Layout, Locality, ShardId, limits::SHARDS_MAX};
 use wire::{DirRef, LayoutNews, Retry};
 
 use super::{Dir, Txn};
@@ -96,7 +94,7 @@ pub(crate) fn is_divided(layout: &Layout) -> bool {
 impl Txn<'_> {
     /// The shard of a partition.
     pub(crate) fn shard_of(&self, home: DirId, partition: u16) -> ShardId {
-        shard_of(home, partition, self.shared.config.shards)
+        self.shared.config.placement().shard_of(home, partition)
     }
 
     /// The shard of a share, and of the names that it has.

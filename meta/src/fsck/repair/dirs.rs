@@ -1,6 +1,6 @@
 //! Content records: their own fields, and the tree that their back pointers make.
 
-use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId, placement::shard_of};
+use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId};
 
 use super::{
     drop_record, files, is_here, lost, names, shares, sound, tell_clients, unsound, was_given_out,
@@ -391,7 +391,7 @@ fn home_of(
             };
             // Any home that leads to the shard will do.
             let any = (2..u128::from(u16::MAX)).map(DirId);
-            let on_shard = |home: &DirId| shard_of(*home, 0, config.shards) == shard;
+            let on_shard = |home: &DirId| config.placement().shard_of(*home, 0) == shard;
             names.iter().find_map(of_child).into_iter().chain(any).find(on_shard)
         }
     }

@@ -1,6 +1,6 @@
 //! Records under names: entries, rename lists, and extended attributes beside an entry.
 
-use base::{DirId, EntryName, Layout, Locality, ShardId, placement::shard_of};
+use base::{DirId, EntryName, Layout, Locality, ShardId};
 use bytes::Bytes;
 
 use super::{drop_record, files, lost, shares, sound, tell_clients, unsound};
@@ -317,7 +317,7 @@ fn lives_elsewhere(
     let config = &txn.shared.config;
     let id = config.hash_key.dir_id(dir, name, version);
     let shard = match config.locality {
-        Locality::Directory => shard_of(id, 0, config.shards),
+        Locality::Directory => config.placement().shard_of(id, 0),
         Locality::Subtree => shard,
     };
     let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;

@@ -6,7 +6,7 @@
 //! name in the wrong partition goes to the right one; its inode stays on its shard of birth, in its
 //! slot.
 
-use base::{DirId, EntryName, ShardId, placement::shard_of};
+use base::{DirId, EntryName, ShardId};
 use bytes::Bytes;
 
 use super::{dirs, drop_record, sound};
@@ -38,7 +38,7 @@ pub(super) fn of_name(
     let config = &txn.shared.config;
     let mut way = Way::to(home, id, config.hash_key.pos(name));
     loop {
-        let content: Option<Content> = sound(txn, &way.key(config.shards))?;
+        let content: Option<Content> = sound(txn, &way.key(config.placement()))?;
         let Some(content) = content else {
             // A missing share is made before anything else is put into it.
             return if way.partition() == 0 { Ok(None) } else { Err(missing()) };
@@ -56,7 +56,7 @@ fn missing() -> Fault {
 /// The key of an entry.
 pub(super) fn entry_key(txn: &Txn<'_>, dir: &Dir, name: &EntryName) -> Key {
     let config = &txn.shared.config;
-    let shard = shard_of(dir.content.home, dir.partition, config.shards);
+    let shard = config.placement().shard_of(dir.content.home, dir.partition);
     key::name(shard, dir.id, config.hash_key.pos(name), name, Part::Main)
 }
 
@@ -72,7 +72,7 @@ pub(super) fn share(
     let Some(share) = share else { return drop_record(txn, key) };
     let config = &txn.shared.config;
     let placed = partition == expected(config, shard, id)
-        && shard_of(share.home, partition, config.shards) == shard;
+        && config.placement().shard_of(share.home, partition) == shard;
     if !placed {
         return drop_record(txn, key);
     }
@@ -127,7 +127,8 @@ pub(super) fn master_again(
     for shard in all {
         let share: Option<Content> = sound(txn, &key(shard))?;
         let fits = |share: &Content| {
-            let placed = shard_of(share.home, expected(config, shard, id), config.shards) == shard;
+            let placed =
+                config.placement().shard_of(share.home, expected(config, shard, id)) == shard;
             placed && access.is_none_or(|access| access.ino == share.ino)
         };
         if let Some(share) = share.filter(fits) {
@@ -143,7 +144,7 @@ pub(super) fn complete(txn: &mut Txn<'_>, master: &Dir) -> Result<bool> {
     let config = &txn.shared.config;
     let others: Vec<u16> = master.content.layout.active().filter(|other| *other > 0).collect();
     for partition in others {
-        let shard = shard_of(master.content.home, partition, config.shards);
+        let shard = config.placement().shard_of(master.content.home, partition);
         let key = key::content(shard, master.id, partition, Part::Main);
         if txn.get_bytes(&key)?.is_none() {
             txn.put_dir(&Dir { id: master.id, partition, content: master.content.share() });

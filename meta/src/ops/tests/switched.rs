@@ -59,9 +59,9 @@ struct Handoff {
 impl Handoff {
     fn new(server: &Server, dir: &DirRef, transfer: Transfer) -> Handoff {
         let server = server.clone();
-        let shards = server.shared.config.shards;
+        let placement = server.shared.config.placement();
         let [source, target] = [transfer.source, transfer.target]
-            .map(|number| Partition::of(dir.home, dir.id, number, shards));
+            .map(|number| Partition::of(dir.home, dir.id, number, placement));
         let share = server.shared.engine.get(&source.share()).unwrap().unwrap();
         let layout = Content::from_record(&share).unwrap().layout;
         let spread = match layout {
