@@ -421,13 +421,18 @@ impl Host {
         }
     }
 
-    /// The place of the machine's processes, by its boot and its disk. A power cut leaves the place
-    /// as it is: the process before has ended then, too.
+    /// The place of the machine's processes: a word for its boot, and its disk. A power cut leaves
+    /// the place as it is: the process before has ended then, too.
     fn place_of(&self) -> meta::Place {
         let Inner { machine, boots, .. } = &*self.inner;
+        let boot = match boots.get() {
+            0 if *machine < COPIES => "disk".to_owned(),
+            0 => "copy".to_owned(),
+            boots => format!("boot-{boots}"),
+        };
         meta::Place {
-            process: format!("boot-{machine}-{} disk", boots.get()).into(),
-            home: format!("machine-{machine} disk").into(),
+            process: format!("{boot} {machine}").into(),
+            home: format!("disk {machine}").into(),
         }
     }
 
