@@ -35,7 +35,7 @@ impl Locality {
     }
 }
 
-/// What `format` has fixed about places: everything that is placed, and looked for, goes by this.
+/// Rule of places that `format` has fixed: everything is placed, and looked for, by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// Number of shards.
