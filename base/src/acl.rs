@@ -86,6 +86,19 @@ struct AclEntry {
     id: u32,
 }
 
+/// Party that an ACL decides about: all but the owner, about whom the mode decides, and the mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Party {
+    /// A named user.
+    User(u32),
+    /// A named group.
+    Group(u32),
+    /// The group of the inode.
+    OwningGroup,
+    /// Everybody else.
+    Others,
+}
+
 /// A valid ACL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
@@ -212,6 +225,20 @@ impl Acl {
         }
     }
 
+    /// The parties in their order, and whether each may search a directory: its x bit, after the
+    /// mask. Only where [`acl_decides`].
+    pub(crate) fn searchers(&self) -> impl Iterator<Item = (Party, bool)> {
+        let mask = self.perm(Tag::Mask).unwrap_or(7);
+        let searches = |perm: u32| perm & Access::EXECUTE.bits() != 0;
+        self.entries.iter().filter_map(move |entry| match entry.tag {
+            Tag::User => Some((Party::User(entry.id), searches(entry.perm & mask))),
+            Tag::NamedGroup => Some((Party::Group(entry.id), searches(entry.perm & mask))),
+            Tag::Group => Some((Party::OwningGroup, searches(entry.perm & mask))),
+            Tag::Other => Some((Party::Others, searches(entry.perm))),
+            Tag::Owner | Tag::Mask => None,
+        })
+    }
+
     /// Whether a user other than the owner and the superuser has `want`.
     fn grants(&self, attr: &Attr, cred: &Cred, want: Access) -> bool {
         let has = |perm: u32| perm & want.bits() == want.bits();
@@ -250,11 +277,17 @@ pub fn permits_with(
     want: Access,
 ) -> Result<(), FsError> {
     match acl {
-        Some(acl) if !cred.is_root() && cred.uid != attr.uid && attr.mode & 0o070 != 0 => {
+        Some(acl) if !cred.is_root() && cred.uid != attr.uid && acl_decides(attr) => {
             if acl.grants(attr, cred, want) { Ok(()) } else { Err(FsError::Denied) }
         }
         Some(_) | None => permits(attr, cred, want),
     }
+}
+
+/// Whether the ACL of an inode, if there is one, decides about all but its owner: the mode has bits
+/// for the group, which are the mask of the ACL.
+pub(crate) fn acl_decides(attr: &Attr) -> bool {
+    attr.mode & 0o070 != 0
 }
 
 /// Whether the attributes alone say what `cred` may do: for the owner and the superuser they do,

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod locks;
 pub mod name;
 pub mod placement;
+pub mod search;
 
 pub use access::{Access, Cred};
 pub use acl::{Acl, AclKind};
@@ -30,3 +31,4 @@ pub use layout::{Layout, Moving, Pair, Splits, Spread, Subsets, Transfer};
 pub use locks::{ByteRange, LockKind, LockMode, LockOwner};
 pub use name::{EntryName, NameError};
 pub use placement::{ClusterMap, Locality, Placement};
+pub use search::SearchClass;

@@ -16,6 +16,9 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
 /// The longest POSIX ACL, 511 entries: a page, which is what Linux' FUSE carries.
 pub const ACL_BYTES_MAX: usize = 4096;
+/// Number of users and groups that a search class may name; more are kept as nobody, so that users
+/// cannot fill permission tables with large ACLs.
+pub const SEARCH_NAMES_MAX: usize = 32;
 /// Bytes that the names of all extended attributes of one file may take, a NUL after each (Linux:
 /// `XATTR_LIST_MAX`).
 pub const XATTR_NAMES_BYTES_MAX: usize = 65_536;
