@@ -16,6 +16,7 @@ pub mod layout;
 pub mod limits;
 pub mod locks;
 pub mod name;
+pub mod permissions;
 pub mod placement;
 pub mod search;
 
