@@ -136,6 +136,24 @@ fn equal_rights_have_one_class() {
 }
 
 #[test]
+fn a_mask_without_x_is_no_empty_mask_and_an_empty_one_leaves_it_to_the_mode() {
+    // Others may search; users 2 and members of group 11 are named.
+    let of = |mask| {
+        let all = u32::MAX;
+        let named =
+            [(1, 7, all), (2, 7, 2), (4, 7, all), (8, 7, 11), (16, mask, all), (32, 1, all)];
+        let acl = acl(&named);
+        SearchClass::of(&attr(acl.in_mode(0), 1, 10), Some(&acl))
+    };
+    let granted = |mask, uid, gid| of(mask).grants(&Cred { uid, gid, groups: Vec::new() });
+    let named = [(2, 13), (4, 11), (4, 10)];
+    assert_eq!(named.map(|(uid, gid)| granted(0o4, uid, gid)), [false, false, false]);
+    assert_eq!(named.map(|(uid, gid)| granted(0o0, uid, gid)), [true, true, false]);
+    assert_eq!(named.map(|(uid, gid)| granted(0o5, uid, gid)), [true, true, true]);
+    assert!([0o0, 0o4, 0o5].into_iter().all(|mask| granted(mask, 4, 13) && granted(mask, 1, 13)));
+}
+
+#[test]
 fn an_acl_of_too_many_names_grants_nobody() {
     let with = |users: u16| {
         let mut entries = vec![(1, 7, u32::MAX)];

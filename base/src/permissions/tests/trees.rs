@@ -51,13 +51,25 @@ struct Change {
     other: u8,
     choice: u8,
     aborts: bool,
+    /// How much of what is open advances afterwards.
+    after: After,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum After {
+    Nothing,
+    Some(u8),
+    All,
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = (any::<[u8; 4]>(), 0..8_u8).prop_map(|([kind, dir, other, choice], abort)| {
-        Change { kind, dir, other, choice, aborts: abort == 0 }
+    let after =
+        prop_oneof![Just(After::Nothing), (1..4_u8).prop_map(After::Some), Just(After::All),];
+    let change = (any::<[u8; 4]>(), 0..8_u8, after).prop_map(|(drawn, abort, after)| {
+        let [kind, dir, other, choice] = drawn;
+        Change { kind, dir, other, choice, aborts: abort == 0, after }
     });
-    prop::collection::vec(change, 1..70)
+    prop::collection::vec(change, 1..90)
 }
 
 fn apply(world: &mut World, change: Change) {
@@ -88,12 +100,11 @@ fn apply(world: &mut World, change: Change) {
         8 => world.set_default(dir, acl(choice)),
         9 | 10 => world.rename(dir, other, &short_name(choice), aborts),
         11 => world.exchange(dir, other, aborts),
-        12 => world.rmdir(dir, aborts),
-        13 => {
+        12..=14 => world.rmdir(dir, aborts),
+        _ => {
             let path = world.path(dir);
             world.walk_slowly(&path, cred);
         }
-        _ => world.advance(usize::from(choice)),
     }
 }
 
@@ -155,6 +166,14 @@ proptest! {
         let (mut world, paths) = (World::new(root), paths());
         for change in changes {
             apply(&mut world, change);
+            is_sound(&world, &paths)?;
+            match change.after {
+                After::Nothing => {}
+                After::Some(steps) => (0..steps).for_each(|step| {
+                    world.advance(usize::from(change.choice.wrapping_mul(step)));
+                }),
+                After::All => world.settle(),
+            }
             is_sound(&world, &paths)?;
         }
         is_complete(world)?;
