@@ -19,6 +19,8 @@ use crate::DirId;
 
 /// Bytes of a segment at the limit of the table, about.
 const SEGMENT_BYTES: usize = 128 << 10;
+/// The most segments: with larger limits each is larger.
+const SEGMENTS_MAX: usize = 1 << 16;
 /// Places of a segment with its first entry.
 const PLACES_MIN: usize = 8;
 /// Places behind the last one that a hash names, beside one for each 64: runs end there.
@@ -79,7 +81,7 @@ impl Slots {
 
     /// An empty table with as many segments as `limit` bytes ask for.
     pub(super) fn new(seed: [u64; 2], limit: usize) -> Slots {
-        let segments = (limit / SEGMENT_BYTES).max(1).next_power_of_two();
+        let segments = (limit / SEGMENT_BYTES).clamp(1, SEGMENTS_MAX).next_power_of_two();
         let bytes = segments * size_of::<Segment>();
         let segments = vec![Segment::default(); segments].into_boxed_slice();
         Slots { bits: segments.len().trailing_zeros(), segments, seed, used: 0, bytes }
@@ -340,6 +342,11 @@ mod tests {
             let kept: BTreeMap<_, _> = slots.iter().map(|slot| (slot.key(), slot.own)).collect();
             prop_assert_eq!(kept, map);
         }
+    }
+
+    #[test]
+    fn a_table_without_a_limit_begins_small() {
+        assert!(Slots::new([1, 2], usize::MAX).bytes() < 4 << 20);
     }
 
     #[test]
