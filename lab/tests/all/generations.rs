@@ -7,36 +7,26 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use base::{Cred, EntryName};
-use client::FileSystem;
-use lab::{
-    check::planted::{self, Pin},
-    sim::{plan::Plan, server::Host, world::World},
-};
+use client::{Client, FileSystem};
+use lab::sim::{plan::Plan, server::Host, world::World};
 use meta::{Bug, Durability, Word};
 use tokio::time::timeout;
 
-use crate::steps;
+use crate::steps::{self, finds, goes_well};
 
 const SERVERS: u16 = 3;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// Number of worlds that are played of each story.
-const WORLDS: u64 = 12;
-
-/// The seeds of a story. `PANDO_WORLDS=10000` plays so many worlds of each.
-fn worlds() -> Vec<u64> {
-    let count = std::env::var("PANDO_WORLDS").map(|count| count.parse().unwrap());
-    (0..count.unwrap_or(WORLDS)).collect()
-}
 
 fn plan(seed: u64, durability: Durability, alone: Duration) -> Plan {
     Plan { seed, trash: false, alone, access_cache: true, ..steps::plan(SERVERS, durability) }
 }
 
-/// Two machines do not reach each other for some time.
-fn part(world: &World, one: &Host, other: &Host, time: Duration) {
-    world.network().wall(one.place(), other.place(), time);
-    world.network().wall(other.place(), one.place(), time);
+/// A file of before is read from a directory.
+async fn is_served(client: &Client, path: &str) -> anyhow::Result<()> {
+    let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
+    ensure!(&read.await.context("it is served")??[..] == b"it");
+    Ok(())
 }
 
 /// Looks all the time that no two processes serve. Never ends otherwise.
@@ -81,7 +71,7 @@ fn copied(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         let stands_still = random.one_in(2);
         match stands_still {
             true => one.stop(true),
-            false => part(&world, one, coordinator, away),
+            false => steps::part(&world, one.place(), coordinator.place(), away),
         }
         let other = one.copy(true);
         other.say(Word { replaces, restored: false });
@@ -98,8 +88,7 @@ fn copied(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
             world.wait(20 * SECOND).await;
             // The copy serves, or was refused because the machine was back before.
             ensure!(one.may_serve() != other.may_serve(), "one of the two serves");
-            let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
-            ensure!(&read.await.context("it is served")??[..] == b"it");
+            is_served(&client, &path).await?;
             Ok(())
         };
         tokio::select! {
@@ -157,12 +146,11 @@ fn wrongly_replaced(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         let (name, _) = world.name_on(client, dir.id, 2);
         let (coordinator, one) = (&world.hosts()[0], &world.hosts()[1]);
         world.wait(random.ms(0..1000)).await;
-        part(&world, one, coordinator, 100 * SECOND);
+        steps::part(&world, one.place(), coordinator.place(), 100 * SECOND);
         let other = one.copy(true);
         other.say(Word { replaces: true, restored: false });
         other.start()?;
-        world.network().wall(machine.place(), other.place(), 200 * SECOND);
-        world.network().wall(other.place(), machine.place(), 200 * SECOND);
+        steps::part(&world, machine.place(), other.place(), 200 * SECOND);
         while !other.may_serve() {
             world.wait(MS).await;
         }
@@ -259,8 +247,7 @@ fn rebooted(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
             // The lease is a second.
             world.wait(3 * SECOND).await;
             ensure!(one.may_serve(), "a machine that has booted again waits for more than a lease");
-            let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
-            ensure!(&read.await.context("it is served")??[..] == b"it");
+            is_served(&client, &path).await?;
             world.wait(130 * SECOND).await;
             ensure!(one.may_serve(), "the machine that serves goes on");
             Ok(())
@@ -308,7 +295,9 @@ fn two_coordinators(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         let away = random.ms(500..6000);
         match random.one_in(2) {
             true => zero.stop(true),
-            false => members.iter().for_each(|member| part(&world, member, zero, away)),
+            false => members
+                .iter()
+                .for_each(|member| steps::part(&world, member.place(), zero.place(), away)),
         }
         other.start()?;
         let story = async {
@@ -317,7 +306,9 @@ fn two_coordinators(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
             // A coordinator hears of the other one only from a member that has come to both.
             for coordinator in [zero, &other] {
                 world.wait(random.ms(0..3000)).await;
-                members.iter().for_each(|member| part(&world, member, coordinator, 6 * SECOND));
+                members.iter().for_each(|member| {
+                    steps::part(&world, member.place(), coordinator.place(), 6 * SECOND)
+                });
                 world.wait(6 * SECOND).await;
             }
             world.wait(10 * SECOND).await;
@@ -339,21 +330,9 @@ fn two_coordinators(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
         }
         ensure!(zero.may_serve() != other.may_serve(), "two coordinators serve, or none");
         ensure!(members.iter().all(Host::may_serve), "a member has no lease of the one that stays");
-        let read = timeout(30 * SECOND, client.read(format!("{path}/before")));
-        ensure!(&read.await.context("it is served")??[..] == b"it");
+        is_served(&client, &path).await?;
         Ok(())
     })
-}
-
-fn goes_well(story: fn(u64, Option<Bug>) -> anyhow::Result<()>) {
-    let failures = steps::failures(&worlds(), |seed| story(*seed, None).map(|()| 0));
-    assert!(failures.is_empty(), "seeds: {failures:#?}");
-}
-
-fn finds(story: fn(u64, Option<Bug>) -> anyhow::Result<()>, bug: Bug, seed: u64, word: &str) {
-    let pin = Pin { seed: Some(seed), word, seeds: 0..WORLDS };
-    let found = planted::find(&pin, |seed, planted| story(seed, planted.then_some(bug)));
-    println!("{bug:?}: {}", found.unwrap_or_else(|missed| panic!("{missed}")));
 }
 
 #[test]

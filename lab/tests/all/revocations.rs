@@ -5,10 +5,7 @@
 use std::{cell::Cell, time::Duration};
 
 use anyhow::{bail, ensure};
-use lab::{
-    check::planted::{self, Pin},
-    sim::plan::Plan,
-};
+use lab::sim::plan::Plan;
 use meta::{Bug, Durability};
 use tokio::time::{Instant, timeout};
 use wire::{KeysChange, Revoke, Token};
@@ -18,8 +15,6 @@ use crate::steps;
 const SERVERS: u16 = 3;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// Number of worlds that are played.
-const WORLDS: u64 = 12;
 /// Number of the token that is revoked.
 const TOKEN: u64 = 77;
 /// Time after which no server may take a token that was revoked: a lease, which is a second, and
@@ -62,8 +57,7 @@ fn revoked(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
             let (coordinator, member) = (&world.hosts()[0], &world.hosts()[random.index(2) + 1]);
             if random.one_in(2) {
                 let time = random.ms(200..3000);
-                world.network().wall(member.place(), coordinator.place(), time);
-                world.network().wall(coordinator.place(), member.place(), time);
+                steps::part(&world, member.place(), coordinator.place(), time);
             }
             let revoke = Revoke { id: TOKEN, key: None, expires: None };
             admin.keys(KeysChange::Revoke(revoke)).await?;
@@ -90,13 +84,9 @@ fn revoked(seed: u64, bug: Option<Bug>) -> anyhow::Result<()> {
 
 #[test]
 fn after_a_lease_no_server_takes_a_token_that_was_revoked() {
-    let seeds: Vec<u64> = (0..WORLDS).collect();
-    let failures = steps::failures(&seeds, |seed| revoked(*seed, None).map(|()| 0));
-    assert!(failures.is_empty(), "seeds: {failures:#?}");
+    steps::goes_well(revoked);
     let word = "is served for a token that was revoked";
     for (bug, seed) in [(Bug::RingNotTaken, 2), (Bug::RingToldEarly, 1), (Bug::RingUnseen, 0)] {
-        let pin = Pin { seed: Some(seed), word, seeds: 0..WORLDS };
-        let found = planted::find(&pin, |seed, planted| revoked(seed, planted.then_some(bug)));
-        println!("{bug:?}: {}", found.unwrap_or_else(|missed| panic!("{missed}")));
+        steps::finds(revoked, bug, seed, word);
     }
 }

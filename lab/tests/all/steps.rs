@@ -12,11 +12,15 @@ use std::{
 use anyhow::{Context as _, bail};
 use base::{Locality, placement::shard_of};
 use client::Client;
-use lab::sim::{
-    plan::{Aim, Plan, Weather},
-    play::in_world,
-    server::Host,
-    world::World,
+use lab::{
+    check::planted::{self, Pin},
+    sim::{
+        network::Place,
+        plan::{Aim, Plan, Weather},
+        play::in_world,
+        server::Host,
+        world::World,
+    },
 };
 use meta::{Bug, Durability};
 use parking_lot::Mutex;
@@ -73,6 +77,33 @@ pub(crate) fn run<T>(
     play: impl AsyncFnOnce(World) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     in_world(plan, bug, longest, play)
+}
+
+/// Two machines do not reach each other for some time.
+pub(crate) fn part(world: &World, one: Place, other: Place, time: Duration) {
+    world.network().wall(one, other, time);
+    world.network().wall(other, one, time);
+}
+
+/// A function that plays the world of a seed, with a planted bug or without.
+pub(crate) type Story = fn(u64, Option<Bug>) -> anyhow::Result<()>;
+
+/// Number of worlds that are played of a story.
+const WORLDS: u64 = 12;
+
+/// Plays a story in many worlds without a bug. `PANDO_WORLDS=10000` says in how many.
+pub(crate) fn goes_well(story: Story) {
+    let count = std::env::var("PANDO_WORLDS").map(|count| count.parse().unwrap());
+    let seeds: Vec<u64> = (0..count.unwrap_or(WORLDS)).collect();
+    let failures = failures(&seeds, |seed| story(*seed, None).map(|()| 0));
+    assert!(failures.is_empty(), "seeds: {failures:#?}");
+}
+
+/// Plants a bug, which the world of a seed must show.
+pub(crate) fn finds(story: Story, bug: Bug, seed: u64, word: &str) {
+    let pin = Pin { seed: Some(seed), word, seeds: 0..WORLDS };
+    let found = planted::find(&pin, |seed, planted| story(seed, planted.then_some(bug)));
+    println!("{bug:?}: {}", found.unwrap_or_else(|missed| panic!("{missed}")));
 }
 
 /// Waits until `victims` are at the step at which they die, and starts them again one after the
