@@ -50,7 +50,10 @@ use wire::TxnId;
 use super::QuotaId;
 
 /// A key; names of ordinary length need no allocation.
-pub(crate) type Key = SmallVec<[u8; 72]>;
+pub(crate) type Key = SmallVec<[u8; INLINE_BYTES]>;
+
+/// Bytes of the longest key that needs no allocation.
+const INLINE_BYTES: usize = 72;
 
 /// The part of a name, directory or inode that a record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,23 +75,38 @@ const WORK: [u8; 2] = [0xff, 0xfe];
 /// First bytes of the third zone.
 const OWN: [u8; 2] = [0xff, 0xff];
 
+/// A key of these parts. Inlined, so that parts whose length is fixed are stored without a call.
+#[inline(always)]
+fn joined<const N: usize>(parts: [&[u8]; N]) -> Key {
+    let mut bytes = [0; INLINE_BYTES];
+    let mut len = 0;
+    for part in parts {
+        match bytes.get_mut(len..len + part.len()) {
+            Some(room) => room.copy_from_slice(part),
+            None => return parts.concat().into(),
+        }
+        len += part.len();
+    }
+    Key::from_buf_and_len(bytes, len)
+}
+
 fn start(shard: ShardId, kind: u8) -> Key {
-    with(Key::from_slice(&shard.0.to_be_bytes()), &[kind])
+    joined([&shard.0.to_be_bytes(), &[kind]])
 }
 
 /// The prefix of a shard's keys of one kind in the second zone.
 pub(crate) fn work(shard: ShardId, kind: u8) -> Key {
-    with(works(kind), &shard.0.to_be_bytes())
+    joined([&WORK, &[kind], &shard.0.to_be_bytes()])
 }
 
 /// The prefix of the keys of one kind in the second zone, of all shards that the server has.
 pub(crate) fn works(kind: u8) -> Key {
-    with(Key::from_slice(&WORK), &[kind])
+    joined([&WORK, &[kind]])
 }
 
 /// The prefix of the keys of one kind in the third zone.
 pub(crate) fn own(kind: u8) -> Key {
-    with(Key::from_slice(&OWN), &[kind])
+    joined([&OWN, &[kind]])
 }
 
 /// The part of a key after its kind, and after its shard.
@@ -96,19 +114,14 @@ fn rest(key: &[u8]) -> Option<&[u8]> {
     key.get(if key.starts_with(&WORK) { 5 } else { 3 }..)
 }
 
-fn with(mut key: Key, bytes: &[u8]) -> Key {
-    key.extend_from_slice(bytes);
-    key
-}
-
 /// The prefix of all names of a directory.
 pub(crate) fn names(shard: ShardId, dir: DirId) -> Key {
-    with(start(shard, b'N'), &dir.0.to_be_bytes())
+    joined([&shard.0.to_be_bytes(), b"N", &dir.0.to_be_bytes()])
 }
 
 /// The start of a directory's names from position `pos` on.
 pub(crate) fn names_from(shard: ShardId, dir: DirId, pos: u64) -> Key {
-    with(names(shard, dir), &pos.to_be_bytes())
+    joined([&shard.0.to_be_bytes(), b"N", &dir.0.to_be_bytes(), &pos.to_be_bytes()])
 }
 
 /// The key after all names of a directory up to position `pos`.
@@ -121,10 +134,8 @@ pub(crate) fn names_to(shard: ShardId, dir: DirId, pos: u64) -> Key {
 
 /// The key of one part of a name.
 pub(crate) fn name(shard: ShardId, dir: DirId, pos: u64, name: &EntryName, part: Part) -> Key {
-    let mut key = names_from(shard, dir, pos);
-    key.extend_from_slice(name.as_bytes());
-    key.extend_from_slice(&[0, part as u8]);
-    key
+    let (shard, dir, pos) = (shard.0.to_be_bytes(), dir.0.to_be_bytes(), pos.to_be_bytes());
+    joined([&shard, b"N", &dir, &pos, name.as_bytes(), &[0, part as u8]])
 }
 
 /// Whether this is an `N` key.
@@ -159,13 +170,13 @@ pub(crate) fn parse_dir(key: &[u8]) -> Option<DirId> {
 
 /// The key of a content record or of its spilled xattrs.
 pub(crate) fn content(shard: ShardId, dir: DirId, partition: u16, part: Part) -> Key {
-    let key = with(start(shard, b'D'), &dir.0.to_be_bytes());
-    with(with(key, &partition.to_be_bytes()), &[part as u8])
+    let (shard, dir) = (shard.0.to_be_bytes(), dir.0.to_be_bytes());
+    joined([&shard, b"D", &dir, &partition.to_be_bytes(), &[part as u8]])
 }
 
 /// The prefix of all content records of a directory on a shard, and of their spilled xattrs.
 pub(crate) fn shares(shard: ShardId, dir: DirId) -> Key {
-    with(start(shard, b'D'), &dir.0.to_be_bytes())
+    joined([&shard.0.to_be_bytes(), b"D", &dir.0.to_be_bytes()])
 }
 
 /// The partition and the part in a `D` key.
@@ -178,7 +189,8 @@ pub(crate) fn parse_share(key: &[u8]) -> Option<(u16, u8)> {
 
 /// The key of a partition's handoff that is not over.
 pub(crate) fn handoff(shard: ShardId, dir: DirId, partition: u16) -> Key {
-    with(with(work(shard, b'H'), &dir.0.to_be_bytes()), &partition.to_be_bytes())
+    let (shard, dir) = (shard.0.to_be_bytes(), dir.0.to_be_bytes());
+    joined([&WORK, b"H", &shard, &dir, &partition.to_be_bytes()])
 }
 
 /// The directory and the partition in an `H` key.
@@ -194,17 +206,17 @@ pub(crate) fn is_content(key: &[u8]) -> bool {
 
 /// The key of an inode slot or of its spilled xattrs.
 pub(crate) fn inode(ino: Ino, part: Part) -> Key {
-    with(with(start(ino.shard(), b'I'), &ino.0.to_be_bytes()), &[part as u8])
+    joined([&ino.shard().0.to_be_bytes(), b"I", &ino.0.to_be_bytes(), &[part as u8]])
 }
 
 /// The prefix of all chunks of an inode.
 pub(crate) fn chunks(ino: Ino) -> Key {
-    with(start(ino.shard(), b'B'), &ino.0.to_be_bytes())
+    joined([&ino.shard().0.to_be_bytes(), b"B", &ino.0.to_be_bytes()])
 }
 
 /// The key of one chunk.
 pub(crate) fn chunk(ino: Ino, chunk: u32) -> Key {
-    with(chunks(ino), &chunk.to_be_bytes())
+    joined([&ino.shard().0.to_be_bytes(), b"B", &ino.0.to_be_bytes(), &chunk.to_be_bytes()])
 }
 
 /// The inode and chunk in a `B` key.
@@ -220,12 +232,12 @@ pub(crate) fn parse_ino(key: &[u8]) -> Option<Ino> {
 
 /// The key of an inode to reclaim.
 pub(crate) fn reclaim(ino: Ino) -> Key {
-    with(work(ino.shard(), b'R'), &ino.0.to_be_bytes())
+    joined([&WORK, b"R", &ino.shard().0.to_be_bytes(), &ino.0.to_be_bytes()])
 }
 
 /// The key of the contents that a file was cut by and that are not removed yet.
 pub(crate) fn tail(ino: Ino) -> Key {
-    with(work(ino.shard(), b'T'), &ino.0.to_be_bytes())
+    joined([&WORK, b"T", &ino.shard().0.to_be_bytes(), &ino.0.to_be_bytes()])
 }
 
 /// The prefix of a shard's notes of contents that files were cut by.
@@ -235,12 +247,12 @@ pub(crate) fn tails(shard: ShardId) -> Key {
 
 /// The key of a block to delete, on the shard of the inode it belonged to.
 pub(crate) fn garbage(shard: ShardId, block: BlockId) -> Key {
-    with(work(shard, b'G'), &block.0.to_be_bytes())
+    joined([&WORK, b"G", &shard.0.to_be_bytes(), &block.0.to_be_bytes()])
 }
 
 /// The key of a block that may not be stable, on the shard of the inode that names it.
 pub(crate) fn unsynced(shard: ShardId, block: BlockId) -> Key {
-    with(work(shard, b'U'), &block.0.to_be_bytes())
+    joined([&WORK, b"U", &shard.0.to_be_bytes(), &block.0.to_be_bytes()])
 }
 
 /// The kind and the block of a `G` or `U` key; `None` for any other.
@@ -257,12 +269,12 @@ pub(crate) fn parse_garbage(key: &[u8]) -> Option<BlockId> {
 
 /// The prefix of all stored answers of a session.
 pub(crate) fn answers(session: SessionId) -> Key {
-    with(own(b'Q'), &session.0.to_be_bytes())
+    joined([&OWN, b"Q", &session.0.to_be_bytes()])
 }
 
 /// The key of one stored answer.
 pub(crate) fn answer(session: SessionId, slot: u16) -> Key {
-    with(answers(session), &slot.to_be_bytes())
+    joined([&OWN, b"Q", &session.0.to_be_bytes(), &slot.to_be_bytes()])
 }
 
 /// The key of a shard's reserved inode numbers.
@@ -272,7 +284,7 @@ pub(crate) fn counter(shard: ShardId) -> Key {
 
 /// The key of a session.
 pub(crate) fn session(session: SessionId) -> Key {
-    with(own(b'S'), &session.0.to_be_bytes())
+    joined([&OWN, b"S", &session.0.to_be_bytes()])
 }
 
 /// The session in an `S` key.
@@ -287,7 +299,7 @@ pub(crate) fn config() -> Key {
 
 /// The key by which servers ask each other whether an inode is open. Nothing is stored under it.
 pub(crate) fn open(ino: Ino) -> Key {
-    with(start(ino.shard(), b'o'), &ino.0.to_be_bytes())
+    joined([&ino.shard().0.to_be_bytes(), b"o", &ino.0.to_be_bytes()])
 }
 
 /// The inode in the key by which servers ask whether it is open.
@@ -298,8 +310,8 @@ pub(crate) fn parse_open(key: &[u8]) -> Option<Ino> {
 /// The key by which servers ask whether a user of a session has an inode open. Nothing is stored
 /// under it.
 pub(crate) fn opener(ino: Ino, (session, user): (SessionId, u32)) -> Key {
-    let key = with(start(ino.shard(), b'h'), &ino.0.to_be_bytes());
-    with(with(key, &session.0.to_be_bytes()), &user.to_be_bytes())
+    let (shard, ino) = (ino.shard().0.to_be_bytes(), ino.0.to_be_bytes());
+    joined([&shard, b"h", &ino, &session.0.to_be_bytes(), &user.to_be_bytes()])
 }
 
 /// The inode, session and user in the key by which servers ask whether one has the other open.
@@ -314,7 +326,7 @@ pub(crate) fn parse_opener(key: &[u8]) -> Option<(Ino, (SessionId, u32))> {
 /// The key by which servers ask what another one has charged to an accounting root. Nothing is
 /// stored under it.
 pub(crate) fn charged(shard: ShardId, id: QuotaId) -> Key {
-    with(start(shard, b'u'), &id.0.0.to_be_bytes())
+    joined([&shard.0.to_be_bytes(), b"u", &id.0.0.to_be_bytes()])
 }
 
 /// The accounting root in the key by which servers ask what is charged to it.
@@ -338,8 +350,8 @@ pub(crate) fn ended(txn: TxnId) -> Key {
 }
 
 fn transaction(kind: u8, txn: TxnId) -> Key {
-    let key = with(own(kind), &txn.server.to_be_bytes());
-    with(with(key, &txn.run.to_be_bytes()), &txn.number.to_be_bytes())
+    let (server, run) = (txn.server.to_be_bytes(), txn.run.to_be_bytes());
+    joined([&OWN, &[kind], &server, &run, &txn.number.to_be_bytes()])
 }
 
 /// The transaction in a `P`, `X` or `E` key.
@@ -358,12 +370,12 @@ pub(crate) fn member() -> Key {
 
 /// The key of the coordinator's record of all servers.
 pub(crate) fn roster() -> Key {
-    with(member(), &[1])
+    joined([&OWN, b"M", &[1]])
 }
 
 /// The key of the time by which the server empties its trash.
 pub(crate) fn lived() -> Key {
-    with(member(), &[2])
+    joined([&OWN, b"M", &[2]])
 }
 
 /// The key of the state of the server's change feed.
@@ -373,7 +385,7 @@ pub(crate) fn feed() -> Key {
 
 /// The key of a change in the server's change feed.
 pub(crate) fn feed_event(position: u64) -> Key {
-    with(feed(), &position.to_be_bytes())
+    joined([&OWN, b"W", &position.to_be_bytes()])
 }
 
 /// The position in the key of a change in the feed.
@@ -384,7 +396,8 @@ pub(crate) fn parse_feed_event(key: &[u8]) -> Option<u64> {
 
 /// The key of a directory as it was when it was removed, on the shard of its master.
 pub(crate) fn past(shard: ShardId, dir: DirId, ino: Ino) -> Key {
-    with(with(work(shard, b'V'), &dir.0.to_be_bytes()), &ino.0.to_be_bytes())
+    let (shard, dir) = (shard.0.to_be_bytes(), dir.0.to_be_bytes());
+    joined([&WORK, b"V", &shard, &dir, &ino.0.to_be_bytes()])
 }
 
 /// The directory in a `V` key.
@@ -449,7 +462,7 @@ pub(crate) fn delegations() -> Key {
 
 /// The key of a directory's delegation.
 pub(crate) fn delegation(dir: DirId) -> Key {
-    with(delegations(), &dir.0.to_be_bytes())
+    joined([&OWN, b"L", &dir.0.to_be_bytes()])
 }
 
 /// The directory in the key of a delegation.
@@ -477,8 +490,7 @@ pub(crate) fn usage(id: QuotaId, part: UsagePart) -> Key {
         UsagePart::Root => 0,
         UsagePart::Core(core) => core.saturating_add(1),
     };
-    let key = with(own(b'A'), &id.0.0.to_be_bytes());
-    with(key, &part.to_be_bytes())
+    joined([&OWN, b"A", &id.0.0.to_be_bytes(), &part.to_be_bytes()])
 }
 
 /// The accounting root and the part in an `A` key.
