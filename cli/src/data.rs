@@ -55,11 +55,12 @@ use crate::{
 /// there are records of kind `E`; in 6 and 7, of clusters, there may be a record of kind `K`, and
 /// tokens are `pando2.` ones; in 8 and 9, of clusters, there may be records of kind `L`; in 10 and
 /// 11, of clusters, records of kind `M` may end with generations; in 12, and 13 of clusters, keys have
-/// three zones, and the configuration has lanes and the hash of ids. Every data directory can be
-/// brought to the next version, but not the other way round.
-const VERSION: u32 = 12;
+/// three zones, and the configuration has lanes and the hash of ids; in 14, and 15 of clusters,
+/// content records may end with a listing. Every data directory can be brought to the next version,
+/// but not the other way round.
+const VERSION: u32 = 14;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 13;
+const VERSION_CLUSTER: u32 = 15;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";

@@ -160,12 +160,18 @@ pub enum Bug {
     FeedRunKept,
     /// Changes by other servers' transactions are not in the feed (`transact::participant`).
     ParticipantUnwatched,
+    /// A new directory that grants less than its bound is not listed (`permissions`).
+    StricterUnlisted,
+    /// A directory that grants less than its bound from now on is not listed (`permissions`).
+    ReducedUnlisted,
+    /// A directory that has moved is not listed (`permissions`).
+    MovedUnlisted,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 68] = [
+    pub const ALL: [Bug; 71] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -234,6 +240,9 @@ impl Bug {
         Bug::LateLookupTaken,
         Bug::FeedRunKept,
         Bug::ParticipantUnwatched,
+        Bug::StricterUnlisted,
+        Bug::ReducedUnlisted,
+        Bug::MovedUnlisted,
     ];
 }
 

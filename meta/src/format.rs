@@ -1,8 +1,9 @@
 //! Format: makes a file system, or a joining server's part of one.
 
 use base::{
-    Clock, DirId, HashKey, Ino, Layout, Locality, NameVersion, Random, ShardId, Time,
+    Clock, DirId, HashKey, Ino, Layout, Locality, NameVersion, Random, SearchClass, ShardId, Time,
     limits::{LANES_MAX, SHARDS_MAX},
+    permissions::Listing,
 };
 use bytes::Bytes;
 use store::{Batch, Engine};
@@ -12,8 +13,8 @@ use crate::{
     cluster::member::Member,
     coordinator::roster::{Roster, dealt},
     record::{
-        Config, Content, ContentState, Policy, QuotaId, Record as _, Times, Xattrs, key, key::Part,
-        system::Reserved,
+        Config, Content, ContentState, Policy, QuotaId, Record as _, StoredListing, Times, Xattrs,
+        key, key::Part, system::Reserved,
     },
 };
 
@@ -219,5 +220,6 @@ pub(crate) fn root_content(now: Time) -> Content {
         xattrs: Xattrs::NONE,
         quota: QuotaId::NONE,
         policy: Policy::NONE,
+        listing: StoredListing(Listing::of_root(&SearchClass::All)),
     }
 }

@@ -46,6 +46,7 @@ mod opens;
 mod ops;
 mod paths;
 mod peer;
+mod permissions;
 mod problem;
 mod quota;
 mod recent;

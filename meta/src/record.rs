@@ -9,6 +9,7 @@ pub(crate) mod content;
 pub(crate) mod entry;
 pub(crate) mod inode;
 pub(crate) mod key;
+mod listing;
 pub(crate) mod located;
 pub(crate) mod policy;
 pub(crate) mod quota;
@@ -23,6 +24,7 @@ pub(crate) use content::{Content, ContentState};
 pub(crate) use entry::{Access, EntryRecord, RenameList};
 pub(crate) use inode::{Contents, InTrash, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
+pub(crate) use listing::StoredListing;
 pub(crate) use policy::{InlineMax, Policy};
 pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{

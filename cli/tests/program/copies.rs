@@ -157,6 +157,8 @@ fn an_old_copy_of_the_coordinators_directory_is_found_by_a_server_that_knew_the_
     // The server hears how far the coordinator is with its next lease.
     pause(Duration::from_secs(2));
     forming.coordinator.signal(Signal::KILL);
+    // Until it has ended it has the address.
+    forming.coordinator.wait();
     let address = forming.address.clone();
     let lease = ["--coordinator", "--cluster-lease", "500ms", "--http", "off"];
     let starts = ["serve", "--data", text(&old), "--listen", &address];

@@ -14,8 +14,9 @@ use crate::record::Config;
 
 /// First bytes of a dump: a name, NUL, and the version (u16, little-endian).
 ///
-/// Version 1 was the first. In 2 keys have three zones, and the header says more.
-pub const DUMP_OPENING: [u8; 12] = *b"PANDODUMP\0\x02\0";
+/// Version 1 was the first. In 2 keys have three zones, and the header says more; in 3 content
+/// records may end with a listing.
+pub const DUMP_OPENING: [u8; 12] = *b"PANDODUMP\0\x03\0";
 /// Maximum length of a frame, in bytes.
 pub const DUMP_FRAME_BYTES_MAX: u32 = 16 << 20;
 

@@ -20,7 +20,10 @@ use std::{
     time::Duration,
 };
 
-use base::{DirId, EntryName, HashMap, HashSet, Ino, NameVersion, ShardId};
+use base::{
+    DirId, EntryName, HashMap, HashSet, Ino, NameVersion, SearchClass, ShardId,
+    permissions::Listing,
+};
 use bytes::Bytes;
 use wire::{PeerRead, Reply, Request};
 
@@ -78,6 +81,9 @@ enum There {
 enum Wants {
     /// The content record of this entry, which leads back to it.
     Content { at: At, id: DirId, ino: Ino },
+    /// The directory above this one, which is not listed. The bound below it grants at most that
+    /// of this one.
+    Bound { at: At, below: SearchClass },
     /// The entry of this directory.
     Entry { at: At, access: Access },
     /// A rename list with the version under which this directory was born. The directory lives
@@ -218,6 +224,11 @@ impl Places<'_> {
         let mut claims: Vec<_> = others.map(share).collect();
         let Some(name) = content.name.clone() else { return claims };
         let at = At { dir: parent, name };
+        let Listing { below, listed } = &content.listing.0;
+        if !listed {
+            let wants = Wants::Bound { at: at.clone(), below: below.clone() };
+            claims.push((There::Record(self.content(content.parent_home, parent)), wants));
+        }
         let access = Access { id, ino, home, mode, uid, gid };
         let there = There::Name { home: content.parent_home, at: at.clone() };
         if let Some(name) = content.birth_name.clone() {
@@ -248,6 +259,14 @@ impl Claim {
                 let there = back.as_ref().map_or_else(|| "/".to_owned(), ToString::to_string);
                 (back.as_ref() != Some(at))
                     .then(|| format!("{at} is the directory that is at {there}: id={id} ino={ino}"))
+            }
+            Wants::Bound { at, below } => {
+                let above = value.and_then(|value| Content::from_record(value).ok())?;
+                (!below.covers(&above.listing.0.below)).then(|| {
+                    format!(
+                        "{at} has a bound that grants less than the one above it, and is not listed"
+                    )
+                })
             }
             Wants::Entry { at, access } => {
                 match value.and_then(|value| EntryRecord::from_record(value).ok()) {

@@ -10,6 +10,7 @@ use super::{
     report::Report,
     sweep::{Sweep, Where},
 };
+use crate::permissions;
 use crate::record::{Access, Content, ContentState, EntryRecord, RenameList, key, key::Part};
 
 impl<'a> Sweep<'a> {
@@ -85,6 +86,7 @@ impl<'a> Sweep<'a> {
         }
         self.born(dir, &content, &what);
         self.entered(dir, &content, &what);
+        self.listed(&content, &what);
         // On a cluster the path up leads over other servers.
         if !self.is_one_of_several() {
             self.reaches_root(dir, &content, &what);
@@ -176,6 +178,20 @@ impl<'a> Sweep<'a> {
                     what(self)
                 ));
             }
+        }
+    }
+
+    /// Checks that permission tables, which leave an unlisted directory out, would be right about
+    /// it.
+    fn listed(&self, content: &Content, what: Namer<'_, 'a>) {
+        let key = self.content_key(content.parent_home, content.parent);
+        let parent: Option<Content> = match self.is_elsewhere(&key) {
+            true => None,
+            false => self.get(&key, || format!("the directory above {}", what(self))),
+        };
+        let bound = parent.as_ref().map(|parent| &parent.listing.0.below);
+        if let Some(wrong) = permissions::wrong(content, bound) {
+            self.find(format!("{} {wrong}", what(self)));
         }
     }
 

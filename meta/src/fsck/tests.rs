@@ -5,7 +5,7 @@ mod random;
 mod repaired;
 mod shares;
 
-use base::{DirId, Ino, NameVersion, SessionId, ShardId, placement::shard_of};
+use base::{DirId, Ino, NameVersion, SearchClass, SessionId, ShardId, placement::shard_of};
 use bytes::Bytes;
 use store::{Batch, Engine as _};
 use wire::{DirRef, FileRef};
@@ -315,7 +315,7 @@ fn a_tree_that_is_none_is_found() {
         },
     );
     finds(&["its entry has another mode"], |damage, tree| {
-        damage.content(&tree.a, |content| content.mode = 0o700);
+        damage.content(&tree.a, |content| content.mode = 0o777);
     });
     finds(
         &[
@@ -326,6 +326,24 @@ fn a_tree_that_is_none_is_found() {
         ],
         |damage, tree| damage.content(&tree.a, |content| content.ino.0 += 5),
     );
+    finds(&["/a grants less than its bound and is not listed"], |damage, tree| {
+        damage.content(&tree.a, |content| content.mode = 0o700);
+        let key = damage.name_key(tree.root.id, "a", Part::Main);
+        damage.change(&key, |entry: &mut EntryRecord| match entry {
+            EntryRecord::Dir(access) => access.mode = 0o700,
+            EntryRecord::Node(_) | EntryRecord::Link(_) => panic!("no directory"),
+        });
+    });
+    finds(&["/a/sub is not where it is looked for by its name"], |damage, tree| {
+        damage.content(&tree.sub, |content| content.listing.0.listed = false);
+    });
+    let bound = "/a has a bound that grants less than the one above it, and is not listed";
+    finds(&[bound], |damage, tree| {
+        damage.content(&tree.a, |content| {
+            let listing = &mut content.listing.0;
+            (listing.below, listing.listed) = (SearchClass::Nothing, false);
+        });
+    });
     finds(&["/a is Pending"], |damage, tree| {
         damage.content(&tree.a, |content| content.state = ContentState::Pending);
     });
@@ -349,6 +367,7 @@ fn a_tree_that_is_none_is_found() {
         damage.content(&tree.a, |content| {
             (content.parent, content.parent_ino) = (tree.sub.id, tree.sub.ino);
             content.parent_home = tree.sub.home;
+            content.listing.0.listed = true;
             content.mode = 0o700;
         });
     });
@@ -379,7 +398,9 @@ fn births_and_moves_that_do_not_agree_are_found() {
         let key = damage.name_key(tree.root.id, "a", Part::RenameList);
         damage.put(&key, &RenameList { versions: vec![NameVersion(0)] });
     });
-    finds(&["has an id that is not that of its birth"], |damage, tree| {
+    let elsewhere =
+        ["has an id that is not that of its birth", "/a is not where it is looked for by its name"];
+    finds(&elsewhere, |damage, tree| {
         damage.content(&tree.a, |content| content.birth_version = NameVersion(3));
     });
     finds(&["was moved and left no word"], |damage, tree| {

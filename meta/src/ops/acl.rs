@@ -16,6 +16,7 @@ use wire::NodeRef;
 use super::{setattr::change_access, xattr::fits};
 use crate::{
     error::Result,
+    permissions,
     record::XattrSet,
     txn::{Node, Txn},
 };
@@ -32,6 +33,7 @@ pub(super) fn set(
         Node::Dir(mut dir) => {
             may_set(txn, dir.content.uid)?;
             txn.coordinate(dir.id)?;
+            let granted = dir.content.search_class();
             let mut set = txn.settled(|txn| txn.dir_xattrs(&dir))?;
             if let Some(mode) = change(&mut set, kind, acl.as_ref(), dir.content.mode)? {
                 let keeps = keeps_setgid(txn, dir.content.gid) && !clear_setgid;
@@ -41,6 +43,7 @@ pub(super) fn set(
             change_access(txn, &dir)?;
             txn.facts.moved.push(dir.id);
             txn.put_dir_xattrs(&mut dir, set);
+            permissions::changed(txn, &mut dir, &granted);
             txn.put_everywhere(&dir)?;
         }
         Node::File(mut file) => {

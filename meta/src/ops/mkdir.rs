@@ -19,8 +19,8 @@ use super::{create::inherited, divide};
 use crate::{
     delegations::grant,
     error::Result,
-    lock,
-    record::{Content, ContentState, Policy, RenameList, Times, Usage, key::Part},
+    lock, permissions,
+    record::{Content, ContentState, Policy, RenameList, StoredListing, Times, Usage, key::Part},
     txn::{Dir, Txn},
 };
 
@@ -94,8 +94,11 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         xattrs,
         quota: parent.content.quota,
         policy: Policy::NONE,
+        listing: StoredListing::default(),
     };
-    Ok(Dir::master(id, content))
+    let mut child = Dir::master(id, content);
+    permissions::born(txn, parent, &mut child);
+    Ok(child)
 }
 
 /// The versions that were born under the name before, and live elsewhere. Where another server has

@@ -20,7 +20,7 @@ use wire::{DirRef, NodeRef, Retry, Setattr};
 use super::write;
 use crate::{
     error::{Fault, Result},
-    lock,
+    lock, permissions,
     record::{Content, EntryRecord, Key, Times, key::Part},
     txn::{Dir, Located, Node, Txn, unshown},
 };
@@ -57,6 +57,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
         return txn.whole_attr(&dir);
     }
     permit(txn, &old, set, |cred| dir.content.permits(cred, Access::WRITE))?;
+    let granted = dir.content.search_class();
     let content = &mut dir.content;
     content.mode = new_mode(txn, &old, set);
     if set.mode.is_some() {
@@ -68,6 +69,7 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     let seen_by_walkers =
         (old.mode & MODE_BITS, old.uid, old.gid) != (content.mode, content.uid, content.gid);
     if seen_by_walkers {
+        permissions::changed(txn, &mut dir, &granted);
         txn.coordinate(dir.id)?;
         change_access(txn, &dir)?;
         txn.facts.moved.push(named.id);

@@ -1,8 +1,8 @@
 //! A directory as seen from its children: its content record.
 
-use base::{Attr, DirId, EntryName, FileKind, Ino, Layout, NameVersion, codec};
+use base::{Attr, DirId, EntryName, FileKind, Ino, Layout, NameVersion, codec, search::Decision};
 
-use super::{Policy, QuotaId, Record, Times, Xattrs};
+use super::{Policy, QuotaId, Record, StoredListing, Times, Xattrs};
 
 codec! {
     /// The state of a directory in its life.
@@ -55,6 +55,9 @@ codec! {
         pub quota: QuotaId,
         /// How the directory is to be divided. Nothing is stored where nothing was set.
         pub policy: Policy,
+        /// How the directory stands in permission tables. Only the master says whether it is
+        /// listed.
+        pub listing: StoredListing,
     }
 }
 
@@ -70,6 +73,7 @@ impl Content {
             entries: 0,
             subdirs: 0,
             xattrs: self.xattrs.acls(),
+            listing: self.listing.repeated(),
             ..self.clone()
         }
     }
@@ -87,12 +91,13 @@ impl Content {
             Xattrs::Embedded(set) | Xattrs::Split(set) => set.bytes(),
             Xattrs::Spilled => 0,
         };
-        of_name(&self.birth_name) + of_name(&self.name) + xattrs
+        let listing = self.listing.0.below.names() * size_of::<Decision>();
+        of_name(&self.birth_name) + of_name(&self.name) + xattrs + listing
     }
 
     /// Whether the record has nothing that only a directory's master has.
     pub(crate) fn is_bare(&self) -> bool {
-        self.xattrs == self.xattrs.acls()
+        self.xattrs == self.xattrs.acls() && self.listing == self.listing.repeated()
     }
 
     /// The attributes that `stat` shows.

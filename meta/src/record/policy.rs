@@ -8,8 +8,9 @@ use base::{
 
 /// The values that were set. Every partition of the directory repeats them.
 ///
-/// Persisted: nothing when nothing was set, so it stands last in its record; otherwise a tag and
-/// the values. A record without one has the bytes that it had before directories could be divided.
+/// Persisted: nothing when nothing was set, so only fields with other tags stand behind it in its
+/// record; otherwise a tag and the values. A record without one has the bytes that it had before
+/// directories could be divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Policy {
     /// The way of dividing; `None` for that of the file system.
@@ -156,14 +157,12 @@ impl Encode for Policy {
 
 impl Decode for Policy {
     fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        if input.is_empty() {
-            return Ok(Policy::NONE);
-        }
-        let says_of_contents = match u8::decode(input)? {
-            TAG => false,
-            TAG_INLINE => true,
-            tag => return Err(DecodeError::Tag { what: "end of a record", tag }),
+        let says_of_contents = match input.peek() {
+            Some(TAG) => false,
+            Some(TAG_INLINE) => true,
+            Some(_) | None => return Ok(Policy::NONE),
         };
+        input.take(1)?;
         let Values { spread, large_dir, inherit, split_threshold } = Values::decode(input)?;
         let inline_max = match says_of_contents {
             true => InlineMax::decode_number(input)?,

@@ -177,6 +177,9 @@ fn records() -> Vec<Case> {
         record("Content.divided", values::divided()[0].clone()),
         record("Content.divided_and_charged", values::divided()[1].clone()),
         record("Content.limited", values::divided()[2].clone()),
+        record("Content.listed", values::listed()[0].clone()),
+        record("Content.listed_and_bound", values::listed()[1].clone()),
+        record("Content.bound", values::listed()[2].clone()),
         record("Settings", Settings { inline_bytes_max: 300, trash: TrashSetting::default() }),
         record(
             "Settings.trash",

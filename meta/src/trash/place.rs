@@ -17,7 +17,7 @@ use wire::DirRef;
 use super::{hours, latest::Hour};
 use crate::{
     error::Result,
-    lock,
+    lock, permissions,
     record::{
         Content, ContentState, EntryRecord, Policy, Record as _, Times, Trash, Usage, Xattrs, key,
     },
@@ -278,6 +278,7 @@ pub(super) fn born(above: &Dir, name: &EntryName, free: Free, like: &Content) ->
         xattrs: like.xattrs.clone(),
         quota: above.content.quota,
         policy: like.policy,
+        listing: permissions::made_again(&above.content),
     };
     Dir::master(free.id, content)
 }

@@ -6,7 +6,7 @@ use super::{Dir, Txn};
 use crate::{
     coordinator::ancestry_hints::{HomedDir, Moved},
     error::{Fault, Result},
-    lock,
+    lock, permissions,
     record::{Content, Key, RenameList, key::Part},
 };
 
@@ -19,6 +19,7 @@ pub(crate) fn note_move(
     new: &Dir,
     name: &EntryName,
 ) -> Result<()> {
+    permissions::moves(txn, child, new.id, name);
     child.content.parent = new.id;
     child.content.parent_ino = new.content.ino;
     child.content.parent_home = new.content.home;

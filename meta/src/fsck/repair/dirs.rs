@@ -1,6 +1,9 @@
 //! Content records: their own fields, and the tree that their back pointers make.
 
-use base::{DirId, EntryName, Ino, Layout, Locality, NameVersion, ShardId};
+use base::{
+    DirId, EntryName, Ino, Layout, Locality, NameVersion, SearchClass, ShardId,
+    permissions::Listing,
+};
 
 use super::{
     drop_record, files, is_here, lost, names, shares, sound, tell_clients, unsound, was_given_out,
@@ -8,10 +11,10 @@ use super::{
 use crate::{
     error::Result,
     format::root_content,
-    lock,
+    lock, permissions,
     record::{
-        Access, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _, Times,
-        Usage, Xattrs, key, key::Part,
+        Access, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _,
+        StoredListing, Times, Usage, Xattrs, key, key::Part,
     },
     txn::{Dir, Txn, birthplace::note_birthplace},
 };
@@ -36,7 +39,9 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
     let content: Option<Content> = sound(txn, &main)?;
     let Some(content) = content else {
         if id == DirId::ROOT && shard == ShardId(0) {
-            txn.put_dir(&Dir::master(id, root_content(txn.now)));
+            // Directories below may grant less than a new root would promise.
+            let listing = StoredListing(Listing { below: SearchClass::Nothing, listed: true });
+            txn.put_dir(&Dir::master(id, Content { listing, ..root_content(txn.now) }));
             return Ok(true);
         }
         return drop_record(txn, key);
@@ -99,6 +104,7 @@ fn be_root(content: &mut Content) {
         quota: content.quota,
         layout: content.layout.clone(),
         policy: content.policy,
+        listing: StoredListing(Listing { below: content.listing.0.below.clone(), listed: true }),
         ..right
     };
 }
@@ -128,6 +134,9 @@ fn in_tree(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<bool> {
         return Ok(true);
     }
     dir.content.parent_ino = above.content.ino;
+    if permissions::wrong(&dir.content, Some(&above.content.listing.0.below)).is_some() {
+        dir.content.listing.0.listed = true;
+    }
     txn.lock(lock::dir_lock(dir.content.parent))?;
     let key = shares::entry_key(txn, &above, &name);
     let mut mended = false;
@@ -278,6 +287,7 @@ pub(super) fn rebuilt(
         xattrs: Xattrs::NONE,
         quota,
         policy: Policy::NONE,
+        listing: permissions::made_again(&parent.content),
     };
     Ok(Dir::master(access.id, content))
 }

@@ -74,6 +74,7 @@ pub(crate) fn directory(txn: &mut Txn<'_>, dir: &mut Dir) -> Result<()> {
         return Err(FsError::Io.into());
     }
     let (mut above, name) = free_name(txn, above, dir.content.ino)?;
+    dir.content.listing.0.listed = true;
     dir.content.parent = above.id;
     dir.content.parent_ino = above.content.ino;
     dir.content.parent_home = above.content.home;

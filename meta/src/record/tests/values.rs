@@ -2,7 +2,7 @@
 
 use base::{
     BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Locality, Moving,
-    NameVersion, Pair, ShardId, Spread, Subsets, Time,
+    NameVersion, Pair, SearchClass, ShardId, Spread, Subsets, Time, permissions::Listing,
 };
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
@@ -13,8 +13,8 @@ use crate::coordinator::roster::{Enrolled, Roster};
 use crate::keys::ring::{KeyRing, RevokedToken, SigningKey};
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, InTrash, InlineMax, Inode,
-    Location, Policy, QuotaId, QuotaRecord, QuotaState, Slot, Times, Trash, UNLIMITED, XattrSet,
-    Xattrs, system::Origin,
+    Location, Policy, QuotaId, QuotaRecord, QuotaState, Slot, StoredListing, Times, Trash,
+    UNLIMITED, XattrSet, Xattrs, system::Origin,
 };
 use crate::upgrade::OldConfig;
 
@@ -160,6 +160,7 @@ pub(super) fn content() -> Content {
         xattrs: Xattrs::Embedded(xattrs()),
         quota: QuotaId::NONE,
         policy: Policy::NONE,
+        listing: StoredListing::default(),
     }
 }
 
@@ -180,6 +181,20 @@ pub(super) fn root() -> Content {
         xattrs: Xattrs::NONE,
         ..content()
     }
+}
+
+/// A directory without a bound that is listed, and two with one that a group and that everybody is
+/// granted.
+pub(super) fn listed() -> [Content; 3] {
+    let with = |below, listed| {
+        let listing = StoredListing(Listing { below, listed });
+        Content { listing, ..divided()[2].clone() }
+    };
+    [
+        with(SearchClass::Nothing, true),
+        with(SearchClass::of_mode(0o750, 1000, 1001), true),
+        with(SearchClass::All, false),
+    ]
 }
 
 /// Blocks in records carry no ticket: that is of a session.
