@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{DirId, Ino, Locality, ShardId};
+use base::{DirId, Ino, Locality, SearchClass, ShardId, permissions::Listing};
 
 use super::{
     fix::Fix,
@@ -81,6 +81,10 @@ impl<'a> Sweep<'a> {
         if dir == DirId::ROOT {
             if content.name.is_some() || content.home != DirId::ROOT {
                 self.find("the root directory has a name or a home".into());
+            }
+            let Listing { below, listed } = &content.listing.0;
+            if !listed && *below != SearchClass::Nothing {
+                self.find("the root directory has a bound, and is not listed".into());
             }
             return;
         }
@@ -184,6 +188,9 @@ impl<'a> Sweep<'a> {
     /// Checks that permission tables, which leave an unlisted directory out, would be right about
     /// it.
     fn listed(&self, content: &Content, what: Namer<'_, 'a>) {
+        if content.listing.0.listed {
+            return;
+        }
         let key = self.content_key(content.parent_home, content.parent);
         let parent: Option<Content> = match self.is_elsewhere(&key) {
             true => None,

@@ -147,7 +147,7 @@ impl Sweep<'_> {
             return self.find(format!("{} is on the wrong shard: shard={}", what(), shard.0));
         }
         if !share.is_bare() {
-            self.find(format!("{} has extended attributes", what()));
+            self.find(format!("{} has what only a directory's master has", what()));
         }
         let key = self.content_key(share.home, dir);
         if self.is_elsewhere(&key) {

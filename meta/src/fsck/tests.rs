@@ -337,6 +337,9 @@ fn a_tree_that_is_none_is_found() {
     finds(&["/a/sub is not where it is looked for by its name"], |damage, tree| {
         damage.content(&tree.sub, |content| content.listing.0.listed = false);
     });
+    finds(&["the root directory has a bound, and is not listed"], |damage, tree| {
+        damage.content(&tree.root, |content| content.listing.0.listed = false);
+    });
     let bound = "/a has a bound that grants less than the one above it, and is not listed";
     finds(&[bound], |damage, tree| {
         damage.content(&tree.a, |content| {

@@ -57,7 +57,8 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
         return txn.whole_attr(&dir);
     }
     permit(txn, &old, set, |cred| dir.content.permits(cred, Access::WRITE))?;
-    let granted = dir.content.search_class();
+    let sets_access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    let granted = sets_access.then(|| dir.content.search_class());
     let content = &mut dir.content;
     content.mode = new_mode(txn, &old, set);
     if set.mode.is_some() {
@@ -68,8 +69,10 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     set_times(&mut content.times, set, txn.now);
     let seen_by_walkers =
         (old.mode & MODE_BITS, old.uid, old.gid) != (content.mode, content.uid, content.gid);
-    if seen_by_walkers {
+    if let Some(granted) = granted {
         permissions::changed(txn, &mut dir, &granted);
+    }
+    if seen_by_walkers {
         txn.coordinate(dir.id)?;
         change_access(txn, &dir)?;
         txn.facts.moved.push(named.id);

@@ -107,9 +107,12 @@ pub(super) fn share(
     Ok(true)
 }
 
-/// Makes the master of a share's directory. The next sweep finds its counts.
+/// Makes the master of a share's directory. The next sweep finds its counts. A share does not know
+/// whether the directory was listed, so it is from now on.
 fn master_of(id: DirId, share: &Content) -> Dir {
-    Dir { id, partition: 0, content: Content { entries: 0, subdirs: 0, ..share.clone() } }
+    let mut content = Content { entries: 0, subdirs: 0, ..share.clone() };
+    content.listing.0.listed = true;
+    Dir { id, partition: 0, content }
 }
 
 /// Makes a lost master from any of the directory's shares; only of the inode number in `access`, if

@@ -150,6 +150,20 @@ fn a_master_that_is_gone_is_made_of_its_partitions() {
     finds_divided(&["/a has no content record", "but its directory is not"], |damage, tree, _| {
         damage.delete(&damage.content_key(tree.a.id));
     });
+    for layout in layouts() {
+        in_damaged_world(async |world| {
+            let mut tree = plant(world).await;
+            divide(&Damage(world), &tree.a, &layout);
+            let key = Damage(world).content_key(tree.a.id);
+            Damage(world).delete(&key);
+            world.server.shared.record_cache.clear();
+            mends(&mut tree.client).await;
+            let master = world.engine.get(&key).unwrap().unwrap();
+            let listing = Content::from_record(&master).unwrap().listing.0;
+            // Whether the directory was listed its partitions do not know.
+            assert_eq!((listing.below, listing.listed), (SearchClass::All, true));
+        });
+    }
 }
 
 #[test]
@@ -166,7 +180,7 @@ fn a_partition_says_what_its_master_says() {
             share.state = ContentState::Pending;
         });
     });
-    finds_divided(&["partition 2 of /a has extended attributes"], |damage, tree, _| {
+    finds_divided(&["partition 2 of /a has what only"], |damage, tree, _| {
         damage.change(&damage.share_key(&tree.a, 2), |share: &mut Content| {
             share.xattrs = Xattrs::Spilled;
         });
