@@ -13,18 +13,16 @@
 
 use smallvec::SmallVec;
 
-use crate::{Cred, DirId, NameVersion, SearchClass, codec};
+use crate::{Cred, DirId, NameVersion, SearchClass};
 
-codec! {
-    /// Listing of a directory, in its records: absent there means the default.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Listing {
-        /// Bound of what is made in the directory: a class that each unlisted directory below it
-        /// covers. Set when the directory is made.
-        pub below: SearchClass,
-        /// Whether the directory has an entry of its own in permission tables.
-        pub listed: bool,
-    }
+/// Listing of a directory, in its records: absent there means the default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// Bound of what is made in the directory: a class that each unlisted directory below it
+    /// covers. Set when the directory is made.
+    pub below: SearchClass,
+    /// Whether the directory has an entry of its own in permission tables.
+    pub listed: bool,
 }
 
 /// The default is right for each directory of a file system that had no listings: it promises
@@ -87,13 +85,6 @@ impl Listing {
         Listing { below: class.floor(), listed: true }
     }
 
-    /// Listing of the directory that holds the trash: listed, so that nothing is inherited through
-    /// it, and promising nothing.
-    #[must_use]
-    pub fn of_trash() -> Listing {
-        Listing { below: SearchClass::Nothing, listed: true }
-    }
-
     /// A directory of `class` is made in one with this listing. `at.key` is the key of the name.
     ///
     /// - Where it is predicted and covers the bound, it inherits, and nothing is fenced.
@@ -111,13 +102,6 @@ impl Listing {
         }
         let born = Listed::quietly(Listing { below: floor, listed: true });
         if predicted && covers { born.refill(at.key) } else { born.fence([at.key]) }
-    }
-
-    /// A directory is made in the trash, where nothing is listed. The directory that holds the
-    /// trash promises nothing, so any class covers the bound.
-    #[must_use]
-    pub fn born_in_trash() -> Listed {
-        Listed::quietly(Listing::default())
     }
 
     /// The class of a directory with this listing changes: chmod, chown, or its access ACL.
@@ -219,7 +203,6 @@ mod tests {
         assert!(home.fenced.is_empty() && home.refilled[..] == [AT.key]);
         let private = of(SearchClass::Nothing, true).born(AT, &SearchClass::Nothing);
         assert_eq!(private, Listed::quietly(Listing::default()));
-        assert_eq!(Listing::born_in_trash(), private);
     }
 
     #[test]

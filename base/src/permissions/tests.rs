@@ -180,11 +180,3 @@ fn an_entry_of_a_listed_directory_is_about_70_bytes_as_a_record() {
     assert_eq!(elsewhere.to_vec().len(), 67);
     assert_eq!(ListedDir::from_bytes(&elsewhere.to_vec().into()), Ok(elsewhere));
 }
-
-proptest! {
-    #[test]
-    fn a_listing_is_read_back(mode in 0..0o1000_u32, uid: u32, listed: bool) {
-        let listing = Listing { below: SearchClass::of_mode(mode, uid, 9), listed };
-        prop_assert_eq!(Listing::from_bytes(&listing.to_vec().into()), Ok(listing));
-    }
-}
