@@ -81,8 +81,8 @@ pub(crate) fn wrong(dir: &Content, parent: Option<&SearchClass>) -> Option<&'sta
         || dir.name != dir.birth_name;
     if !dir.search_class().covers(below) {
         Some("grants less than its bound and is not listed")
-    } else if parent.is_some_and(|parent| !below.covers(parent)) {
-        Some("has a bound that grants less than the one above it, and is not listed")
+    } else if let Some(wrong) = parent.and_then(|parent| wrong_bound(below, parent)) {
+        Some(wrong)
     } else if elsewhere && *below != SearchClass::Nothing {
         Some("is not where it is looked for by its name, and is not listed")
     } else {
@@ -92,6 +92,12 @@ pub(crate) fn wrong(dir: &Content, parent: Option<&SearchClass>) -> Option<&'sta
 
 fn hash_key(txn: &Txn<'_>) -> HashKey {
     txn.shared.config.hash_key
+}
+
+/// Words for an error in the bound of an unlisted directory below one with the bound `above`.
+pub(crate) fn wrong_bound(below: &SearchClass, above: &SearchClass) -> Option<&'static str> {
+    let wrong = "has a bound that grants less than the one above it, and is not listed";
+    (!below.covers(above)).then_some(wrong)
 }
 
 /// The place of a directory; `None` for the root, which has none.

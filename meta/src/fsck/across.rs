@@ -35,6 +35,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     error::describe,
+    permissions,
     quota::Quotas,
     record::{
         Access, Config, Content, EntryRecord, Key, Record as _, RenameList, Slot, key, key::Part,
@@ -262,11 +263,8 @@ impl Claim {
             }
             Wants::Bound { at, below } => {
                 let above = value.and_then(|value| Content::from_record(value).ok())?;
-                (!below.covers(&above.listing.0.below)).then(|| {
-                    format!(
-                        "{at} has a bound that grants less than the one above it, and is not listed"
-                    )
-                })
+                let wrong = permissions::wrong_bound(below, &above.listing.0.below);
+                wrong.map(|wrong| format!("{at} {wrong}"))
             }
             Wants::Entry { at, access } => {
                 match value.and_then(|value| EntryRecord::from_record(value).ok()) {
