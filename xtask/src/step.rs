@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 
 /// Results of test binaries, summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +57,41 @@ pub(crate) fn run(
     deadline: Duration,
     counts: &mut Counts,
 ) -> anyhow::Result<()> {
+    follow(command, deadline, |line| {
+        say(line);
+        counts.add_line(line);
+    })
+}
+
+/// Runs two commands at once and counts the test results of both. The output of `quiet` is kept
+/// back until `shown` has ended, so that lines of the two do not mix.
+pub(crate) fn run_both(
+    shown: &mut Command,
+    quiet: &mut Command,
+    deadline: Duration,
+    counts: &mut Counts,
+) -> anyhow::Result<()> {
+    let mut kept = Vec::new();
+    let (first, second) = thread::scope(|scope| {
+        let kept = &mut kept;
+        let beside = scope.spawn(|| follow(quiet, deadline, |line| kept.push(line.to_owned())));
+        let first = run(shown, deadline, counts);
+        (first, beside.join())
+    });
+    for line in kept {
+        say(&line);
+        counts.add_line(&line);
+    }
+    let second = second.unwrap_or_else(|_| Err(anyhow!("the thread beside has panicked")));
+    first.and(second)
+}
+
+/// Runs a command to its end and hands on each line of its output.
+fn follow(
+    command: &mut Command,
+    deadline: Duration,
+    mut each: impl FnMut(&str),
+) -> anyhow::Result<()> {
     let shown = format!("{command:?}");
     let mut child = command
         .stdin(Stdio::null())
@@ -75,9 +110,7 @@ pub(crate) fn run(
             late
         });
         for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            say(&line);
-            counts.add_line(&line);
+            each(&String::from_utf8_lossy(&line));
         }
         drop(done);
         watch.join()
@@ -185,6 +218,26 @@ mod tests {
         );
         assert!(result.is_err_and(|error| error.to_string().contains("no end after")));
         assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn two_commands_run_at_once_and_the_results_of_both_count() {
+        let tests = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let (one, two) =
+            ("echo 'test result: ok. 3 passed; 0 failed'", "echo 'test result: ok. 4 passed'");
+        let mut counts = Counts::default();
+        run_both(&mut tests(one), &mut tests(two), Duration::from_secs(60), &mut counts).unwrap();
+        assert_eq!(counts, Counts { passed: 7, failed: 0 });
+        for (first, second) in [(one, "exit 1"), ("exit 1", two)] {
+            let (mut first, mut second) = (tests(first), tests(second));
+            let ended = run_both(&mut first, &mut second, Duration::from_secs(60), &mut counts);
+            assert!(ended.is_err());
+        }
+        assert_eq!(counts, Counts { passed: 14, failed: 0 });
     }
 
     #[test]
