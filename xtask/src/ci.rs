@@ -65,14 +65,22 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     let mut compile = cargo(root);
     compile.args(tests).args(&programs).args(&worlds).arg("--no-run");
     timed("test programs", || step::run(&mut compile, 30 * MINUTE, counts))?;
-    timed("tests", || {
-        let (mut waiting, mut busy) = (cargo(root), after_others(root));
-        let waiting = as_root(waiting.args(tests).args(&programs))?;
-        let busy = as_root(busy.args(tests).args(&worlds))?;
-        step::run_both(waiting, busy, 45 * MINUTE, counts)
-    })?;
-    let docs = ["test", "--locked", "--workspace", "--no-fail-fast", "--doc"];
-    timed("doc tests", || step::run(cargo(root).args(docs), 10 * MINUTE, counts))?;
+    let mut busy = after_others(root);
+    let busy = as_root(busy.args(tests).args(&worlds))?;
+    timed("tests, worlds beside", || {
+        step::beside(busy, 45 * MINUTE, counts, |counts| {
+            let mut waiting = cargo(root);
+            let waiting = as_root(waiting.args(tests).args(&programs))?;
+            timed("tests", || step::run(waiting, 45 * MINUTE, counts))?;
+            let docs = [&tests[..], &["--doc"]].concat();
+            timed("doc tests", || step::run(cargo(root).args(docs), 10 * MINUTE, counts))?;
+            suites(root, counts)
+        })
+    })
+}
+
+/// Runs the POSIX suites, and a build, on mounts.
+fn suites(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
     timed("suites", || {
         tools::ensure(root, &tools::PJDFSTEST).and(tools::ensure(root, &tools::FSX))
     })?;

@@ -63,27 +63,26 @@ pub(crate) fn run(
     })
 }
 
-/// Runs two commands at once and counts the test results of both. The output of `quiet` is kept
-/// back until `shown` has ended, so that lines of the two do not mix.
-pub(crate) fn run_both(
-    shown: &mut Command,
-    quiet: &mut Command,
+/// Does `work` while a command runs, and counts the test results of both. The output of the command
+/// is kept back until the work is done, so that lines of the two do not mix.
+pub(crate) fn beside(
+    command: &mut Command,
     deadline: Duration,
     counts: &mut Counts,
+    work: impl FnOnce(&mut Counts) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut kept = Vec::new();
-    let (first, second) = thread::scope(|scope| {
+    let (worked, ran) = thread::scope(|scope| {
         let kept = &mut kept;
-        let beside = scope.spawn(|| follow(quiet, deadline, |line| kept.push(line.to_owned())));
-        let first = run(shown, deadline, counts);
-        (first, beside.join())
+        let runs = scope.spawn(|| follow(command, deadline, |line| kept.push(line.to_owned())));
+        (work(counts), runs.join())
     });
     for line in kept {
         say(&line);
         counts.add_line(&line);
     }
-    let second = second.unwrap_or_else(|_| Err(anyhow!("the thread beside has panicked")));
-    first.and(second)
+    worked?;
+    ran.unwrap_or_else(|_| Err(anyhow!("the thread beside has panicked")))
 }
 
 /// Runs a command to its end and hands on each line of its output.
@@ -221,22 +220,25 @@ mod tests {
     }
 
     #[test]
-    fn two_commands_run_at_once_and_the_results_of_both_count() {
-        let tests = |script| {
+    fn work_beside_a_command_counts_with_it() {
+        let shell = |script| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
             command
         };
+        let minute = Duration::from_secs(60);
         let (one, two) =
             ("echo 'test result: ok. 3 passed; 0 failed'", "echo 'test result: ok. 4 passed'");
+        let both = |first, second, counts: &mut Counts| {
+            beside(&mut shell(first), minute, counts, |counts| {
+                run(&mut shell(second), minute, counts)
+            })
+        };
         let mut counts = Counts::default();
-        run_both(&mut tests(one), &mut tests(two), Duration::from_secs(60), &mut counts).unwrap();
+        both(one, two, &mut counts).unwrap();
         assert_eq!(counts, Counts { passed: 7, failed: 0 });
-        for (first, second) in [(one, "exit 1"), ("exit 1", two)] {
-            let (mut first, mut second) = (tests(first), tests(second));
-            let ended = run_both(&mut first, &mut second, Duration::from_secs(60), &mut counts);
-            assert!(ended.is_err());
-        }
+        assert!(both(one, "exit 1", &mut counts).is_err());
+        assert!(both("exit 1", two, &mut counts).is_err());
         assert_eq!(counts, Counts { passed: 14, failed: 0 });
     }
 
