@@ -2,11 +2,12 @@
 //! rest is.
 //!
 //! `fs` and `handles` call it. It never resolves a path, and never keeps contents beyond the last
-//! close, but for a cache of blocks, which do not change. Consistency between clients is
-//! close-to-open: an open sees everything that was flushed before it, and a flush (every close does
-//! one) sends everything that was written.
+//! close, but for a cache of blocks, which do not change, and for files of directories that are
+//! held (`kept`). Consistency between clients is close-to-open: an open sees everything that was
+//! flushed before it, and a flush (every close does one) sends everything that was written.
 //!
 //! * `open`: opens, numbered; releases, lazy and in batches; claims after a restart of the server.
+//!   `kept`: opens that the server is not asked for.
 //! * `unstable`: changes that a power cut of the server may take, and who learns that it did.
 //! * `state`: one open file. `dirty`, `slices`: what it is made of.
 //! * `ranges`: zeros, holes and lengths. `write`: writing and flushing; `taken`: what goes with
@@ -18,6 +19,7 @@ mod blocks;
 mod budget;
 mod direct;
 mod dirty;
+mod kept;
 mod open;
 mod ranges;
 mod read;
@@ -40,12 +42,12 @@ use self::{
     ahead::Ahead,
     blocks::{BlockIo, ReadCache},
     budget::Budget,
-    state::FileState,
+    kept::Kept,
     unstable::Stability,
 };
 use crate::{Config, Error, Handle, Result, runs::Runs};
 
-pub(crate) use self::taken::Taken;
+pub(crate) use self::{state::FileState, taken::Taken};
 
 /// All open files of a client.
 pub(crate) struct Files {
@@ -75,6 +77,8 @@ struct Table {
     closed: Vec<(Ino, u64)>,
     /// A task will send them.
     releasing: bool,
+    /// Files that nobody has open, and of which the server does not know that they were.
+    kept: Kept,
     /// Files with something written, to be flushed by age.
     aging: Vec<Arc<FileState>>,
     /// A task will flush them.
@@ -110,6 +114,7 @@ impl Files {
             next_handle: 1,
             closed: Vec::new(),
             releasing: false,
+            kept: Kept::default(),
             aging: Vec::new(),
             ageing: false,
             linked: HashSet::default(),
@@ -320,6 +325,7 @@ impl Files {
         table.runs.lose(server, incarnation);
         table.closed.retain(|(ino, _)| !has(*ino));
         table.linked.retain(|ino| !has(*ino));
+        table.kept.retain(|ino| !has(ino));
         table.aging.retain(|state| !has(state.ino));
         let (lost, kept) =
             std::mem::take(&mut table.files).into_iter().partition(|(ino, _)| has(*ino));

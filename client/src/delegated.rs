@@ -301,9 +301,14 @@ impl Delegating {
             table.leaving.retain(|_, (dir, _)| *dir != held.dir.id);
         }
         drop(table);
-        files.into_iter().for_each(|ino| {
+        for ino in files {
             self.core.files.is_held(ino, None);
-        });
+            if let Some(state) = self.core.files.unopened(ino) {
+                // The directory was taken from this client.
+                let this = self.clone();
+                self.core.spawn(async move { this.open_there_or_lose(&state).await });
+            }
+        }
         held.changed.notify_waiters();
         self.shared.changed.notify_waiters();
     }

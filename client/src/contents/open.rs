@@ -86,6 +86,7 @@ impl Files {
             }
             inner.prove(proof, self.one_user);
             drop(inner);
+            table.kept.remove(ino);
             state
         } else {
             let state = FileState::new(file, proof, attr, contents, Arc::clone(&cred));
@@ -123,9 +124,14 @@ impl Files {
         let mut table = self.table.lock();
         let state = table.files.get(&ino).cloned()?;
         let inner = state.lock();
-        let is_good = !inner.lost && !inner.doubtful && (inner.opens > 0 || inner.is_unmade);
+        let is_known = inner.opens > 0 || inner.is_unmade || inner.is_unopened;
+        let is_good = is_known && !inner.lost && !inner.doubtful;
         drop(inner);
-        is_good.then(|| self.handle_of(&mut table, state, Arc::new(cred.clone()), may))
+        if !is_good {
+            return None;
+        }
+        table.kept.remove(ino);
+        Some(self.handle_of(&mut table, state, Arc::new(cred.clone()), may))
     }
 
     fn handle_of(
@@ -168,8 +174,17 @@ impl Files {
     /// Requests about a file stand on the delegation of this directory from now on, or on none.
     /// Returns the file, if it is open or something of it is not sent.
     pub(crate) fn is_held(&self, ino: Ino, held: Option<DirId>) -> Option<Arc<FileState>> {
-        let state = self.state(ino)?;
-        state.lock().held = held;
+        let mut table = self.table.lock();
+        let state = table.files.get(&ino).cloned()?;
+        let is_kept = {
+            let mut inner = state.lock();
+            inner.held = held;
+            inner.is_unopened && inner.opens == 0
+        };
+        if is_kept && held.is_none() {
+            table.keep_or_forget(&state);
+            return None;
+        }
         Some(state)
     }
 
@@ -186,7 +201,9 @@ impl Files {
         drop(inner);
         self.budget.give_back(bytes);
         if never_made {
-            self.table.lock().files.remove(&ino);
+            let mut table = self.table.lock();
+            table.files.remove(&ino);
+            table.kept.remove(ino);
         }
         state.flushed.notify_waiters();
     }
@@ -236,8 +253,12 @@ impl Files {
         };
         let table = self.table.lock();
         let Some(state) = table.files.get(&ino) else { return Some((ino, number)) };
+        let mut inner = state.lock();
+        if inner.is_unopened && inner.opens == 0 {
+            return Some((ino, number));
+        }
         // The release of the file, when its time comes, must be newer than this open.
-        state.lock().prove(Proof { uid, number, proof }, self.one_user);
+        inner.prove(Proof { uid, number, proof }, self.one_user);
         None
     }
 }
@@ -248,22 +269,27 @@ impl Table {
         let inner = state.lock();
         let current = self.files.get(&state.ino).is_some_and(|known| Arc::ptr_eq(known, state));
         let is_idle = !inner.is_dirty() && !inner.running && !inner.is_unmade;
-        if current && inner.opens == 0 && is_idle {
+        if !current || inner.opens > 0 || !is_idle {
+            return;
+        }
+        if inner.is_unopened {
+            drop(inner);
+            self.keep_or_forget(state);
+        } else {
             self.closed.push((state.ino, inner.number));
         }
     }
 
-    /// Takes out the releases that are still due, and forgets their files.
+    /// Takes out the releases that are still due, and forgets their files, or keeps them.
     fn take_closed(&mut self) -> Vec<(Ino, u64)> {
         let mut due = Vec::new();
         for (ino, number) in std::mem::take(&mut self.closed) {
-            let Some(state) = self.files.get(&ino) else { continue };
+            let Some(state) = self.files.get(&ino).cloned() else { continue };
             let inner = state.lock();
             let closed = inner.opens == 0 && inner.number == number && !inner.is_dirty();
             drop(inner);
             if closed {
-                self.files.remove(&ino);
-                self.linked.remove(&ino);
+                self.keep_or_forget(&state);
                 due.push((ino, number));
             }
         }
@@ -287,6 +313,22 @@ impl Client {
             return Err(unexpected().into());
         };
         Ok(self.opened(&opening, file.clone(), opened, cred, run).await?)
+    }
+
+    /// Sees to it that the server knows that a file is open.
+    ///
+    /// # Errors
+    /// As an open of the file by its name.
+    pub(crate) async fn open_there(&self, state: &FileState) -> Result<()> {
+        let (file, cred) = {
+            let inner = state.lock();
+            if !inner.is_unopened {
+                return Ok(());
+            }
+            (inner.file.clone(), Arc::clone(&inner.writer))
+        };
+        let handle = self.open_file(&cred, &file, None).await.map_err(Failure::by_handle)?;
+        self.release_handle(handle)
     }
 
     /// Returns the access that a handle opened for `access` allows. A kernel that checks decides

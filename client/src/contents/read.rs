@@ -299,6 +299,10 @@ impl Client {
         }
         inner.touched = Some(now);
         inner.attr.atime = now;
+        if inner.held.is_some() {
+            inner.read_at = Some(now);
+            return;
+        }
         let node = NodeRef::File(inner.file.clone());
         drop(inner);
         self.touch_later(&open.cred, node, &attr);
@@ -314,13 +318,16 @@ impl Client {
     /// Sets a node's access time in the background, if `relatime` would.
     pub(crate) fn touch_later(&self, cred: &Cred, node: NodeRef, attr: &Attr) {
         let Config { access_times, clock, .. } = &self.core.config;
-        if !is_due(*access_times, attr, clock.now()) || self.read_only() {
-            return;
+        if is_due(*access_times, attr, clock.now()) && !self.read_only() {
+            self.touch(cred, node, SetTime::Now);
         }
+    }
+
+    /// Sets a node's access time in the background.
+    pub(crate) fn touch(&self, cred: &Cred, node: NodeRef, at: SetTime) {
         let (client, cred) = (self.clone(), cred.clone());
         self.core.spawn(async move {
-            let set =
-                SetAttr { atime: Some(SetTime::Now), access_only: true, ..SetAttr::default() };
+            let set = SetAttr { atime: Some(at), access_only: true, ..SetAttr::default() };
             let home = node.home();
             let request = Request::Setattr(wire::Setattr { node, set });
             if let Err(error) = client.core.ask(&cred, home, request).await {

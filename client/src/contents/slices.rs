@@ -132,6 +132,16 @@ impl SliceMap {
         self.known.get(&chunk)
     }
 
+    /// Number of bytes of the file that are here.
+    pub(crate) fn embedded_bytes(&self) -> u64 {
+        let pieces = self.known.values().flat_map(|view| &view.pieces);
+        let embedded = pieces.map(|piece| match &piece.source {
+            SliceSource::Embedded(bytes) => bytes.len() as u64,
+            SliceSource::Block(_) | SliceSource::Zeros => 0,
+        });
+        embedded.sum()
+    }
+
     /// Takes in chunks `asked` as the server has them; those it did not name are zeros.
     pub(crate) fn learn(&mut self, asked: Range<u32>, chunks: Vec<ChunkSlices>) {
         for chunk in asked {

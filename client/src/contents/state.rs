@@ -103,6 +103,10 @@ pub(crate) struct Inner {
     pub(crate) lost: bool,
     /// The server does not have the file yet: nothing is sent of it, and it is not released.
     pub(crate) is_unmade: bool,
+    /// The server does not know that the file is open, or that it is known here.
+    pub(crate) is_unopened: bool,
+    /// When the file was read, if the directory's holder is to tell the server.
+    pub(crate) read_at: Option<Time>,
     /// The directory that this client holds and the file is in: what is sent stands on that.
     pub(crate) held: Option<DirId>,
     /// When this client has last changed its attributes there.
@@ -160,6 +164,8 @@ impl FileState {
             opens: 0,
             lost: false,
             is_unmade: false,
+            is_unopened: false,
+            read_at: None,
             held: None,
             held_at: Time::default(),
             map: map_of(&attr, contents),
@@ -232,6 +238,12 @@ impl Inner {
         self.proofs.clear();
     }
 
+    /// The server is told that the file is closed, and not that it is known here still.
+    pub(super) fn be_unopened(&mut self) {
+        self.is_unopened = true;
+        self.proofs.clear();
+    }
+
     /// The server has made the file, and says so with `attr`.
     pub(crate) fn is_made(&mut self, proof: Proof, attr: Attr, one_user: bool) {
         self.is_unmade = false;
@@ -248,6 +260,7 @@ impl Inner {
     /// Takes in the proof of another open. A user's latest proof holds for all opens of that user;
     /// with `one_user` all callers count as one user, because a kernel checks.
     pub(crate) fn prove(&mut self, proof: Proof, one_user: bool) {
+        self.is_unopened = false;
         self.number = self.number.max(proof.number);
         match self.proofs.iter_mut().find(|known| one_user || known.uid == proof.uid) {
             Some(known) if known.number < proof.number => *known = proof,

@@ -1,13 +1,13 @@
 //! Sending several changes of a directory in one request.
 //!
-//! A file waits for up to three changes: it is made, written and given attributes. They go with
+//! A file waits for up to four changes: it is made, written, given attributes, read. They go with
 //! those of other files as far as they are little, and nothing of the file is on its way already.
 //! The server does them in their order, until one is in its way. What it has not done is sent
 //! alone, as if it had not been asked for: then there is an answer to each.
 
 use std::sync::Arc;
 
-use base::{Attr, EntryName, FileKind, Ino, SetAttr, limits::HELD_CHANGES_MAX};
+use base::{Attr, EntryName, FileKind, Ino, SetAttr, SetTime, limits::HELD_CHANGES_MAX};
 use wire::{
     Apply, Create, FileRef, Held, HeldChange, HeldReply, HeldRequest, NodeRef, Reply, Request,
     Setattr, Stand, Unlink,
@@ -16,14 +16,15 @@ use wire::{
 use super::{
     Delegating,
     dir::{HeldDir, Op, What},
-    file::{Change, Make},
+    file::{Change, Make, Read},
+    send::News,
 };
 use crate::contents::Taken;
 
 /// Contents in one request, roughly.
 const BYTES_MAX: u64 = 1 << 20;
 /// Most changes that one file needs.
-const CHANGES_A_FILE: usize = 3;
+const CHANGES_A_FILE: usize = 4;
 
 /// All that waits of one name, as it goes with a request.
 enum Part {
@@ -41,6 +42,8 @@ struct Update {
     number: Option<u64>,
     written: Option<Taken>,
     change: Option<Change>,
+    /// When the file was read after that, and by whom.
+    read: Option<Read>,
     /// Whether the change goes with what was written, in place of a request of its own.
     rides: bool,
     /// Whether something is left that does not go along.
@@ -110,7 +113,7 @@ impl Delegating {
                 return Part::Unlink(*ino);
             }
         };
-        let Some((make, change)) = self.begin_update(held, &op.name, ino) else {
+        let Some(News { make, change, read }) = self.begin_update(held, &op.name, ino) else {
             return Part::Nothing;
         };
         let file = FileRef { dir: held.dir, name: op.name.clone(), ino };
@@ -149,7 +152,15 @@ impl Delegating {
             let request = HeldRequest::Setattr(request);
             changes.push(HeldChange { cred, at, ino: None, request });
         }
-        Part::Update(Box::new(Update { file, make, number, written, change, rides, is_part }))
+        if let Some((at, cred)) = &read {
+            let atime = Some(SetTime::At(*at));
+            let set = SetAttr { atime, access_only: true, ..SetAttr::default() };
+            let request = Setattr { node: NodeRef::File(file.clone()), set };
+            let request = HeldRequest::Setattr(request);
+            changes.push(HeldChange { cred: cred.clone(), at: *at, ino: None, request });
+        }
+        let update = Update { file, make, number, written, change, read, rides, is_part };
+        Part::Update(Box::new(update))
     }
 
     /// Takes in the answers to what went along of a name. Whether nothing of it is left to be sent.
@@ -170,7 +181,7 @@ impl Delegating {
                 true
             }
             Part::Update(update) => {
-                let ino = update.file.ino;
+                let (ino, read) = (update.file.ino, update.read.clone());
                 let Some(learnt) = self.finish_update(held, op, *update, done, stamp) else {
                     let pos = self.pos(&op.name);
                     if let Some(file) = held.state.lock().file(pos, &op.name, ino) {
@@ -179,7 +190,7 @@ impl Delegating {
                     return false;
                 };
                 self.closes(ino);
-                self.end_update(held, &op.name, ino, learnt);
+                self.end_update(held, &op.name, ino, (learnt, read));
                 true
             }
         }
@@ -194,7 +205,7 @@ impl Delegating {
         done: &mut impl Iterator<Item = HeldReply>,
         stamp: u64,
     ) -> Option<Option<Attr>> {
-        let Update { file, make, number, written, change, rides, is_part } = update;
+        let Update { file, make, number, written, change, read, rides, is_part } = update;
         let (pos, ino) = (self.pos(&op.name), file.ino);
         let mut learnt = None;
         let mut is_left = is_part;
@@ -235,6 +246,13 @@ impl Delegating {
             match done.next() {
                 Some(HeldReply::Attr(attr)) => learnt = Some(self.core.files.seen(attr, stamp)),
                 _ => is_left = true,
+            }
+        }
+        if let Some((at, cred)) = read {
+            let stamp = if learnt.is_some() { self.core.files.stamp() } else { stamp };
+            match done.next().filter(|_| !is_left) {
+                Some(HeldReply::Attr(attr)) => learnt = Some(self.core.files.seen(attr, stamp)),
+                _ => self.client.touch(&cred, NodeRef::File(file), SetTime::At(at)),
             }
         }
         if learnt.is_none() && !is_left {

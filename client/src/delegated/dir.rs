@@ -66,12 +66,21 @@ pub(super) struct State {
     numbered: u64,
     /// Counts everything that happens here: an answer that was asked for before is old.
     pub(super) changes: u64,
+    /// Files with two names here that a link has made of one.
+    pub(super) twins: HashMap<Ino, Twins>,
     /// Names of which somebody sends a change itself.
     claimed: HashSet<EntryName>,
     /// How many wait for a claim: the directory's own times are not set from here meanwhile.
     pub(super) claims: usize,
     /// A task looks at the queue when its first change is old enough.
     pub(super) is_timed: bool,
+}
+
+/// The two names of a file, and whether it had no extended attributes for certain.
+#[derive(Debug)]
+pub(super) struct Twins {
+    pub(super) names: [EntryName; 2],
+    pub(super) is_plain: bool,
 }
 
 /// An entry of a held directory.
@@ -144,6 +153,7 @@ impl HeldDir {
             is_sending_times: false,
             numbered: 0,
             changes: 0,
+            twins: HashMap::default(),
             claimed: HashSet::default(),
             claims: 0,
             is_timed: false,

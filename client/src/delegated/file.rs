@@ -21,6 +21,8 @@ pub(super) struct Local {
     pub(super) pending: Option<Change>,
     /// A change that is being sent.
     pub(super) sending: Option<Change>,
+    /// When the file was read, and by whom, if that is not sent.
+    pub(super) read: Option<Read>,
     /// Whether the file has no extended attributes for certain.
     pub(super) is_plain: bool,
     /// Target of a symbolic link.
@@ -34,6 +36,9 @@ pub(super) struct Make {
     pub(super) cred: Cred,
     pub(super) at: Time,
 }
+
+/// When a file was read, and by whom.
+pub(super) type Read = (Time, Cred);
 
 /// A change of attributes, with times that are spelt out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +58,7 @@ impl Local {
             is_begun: true,
             pending: None,
             sending: None,
+            read: None,
             is_plain: false,
             target,
         }
@@ -65,7 +71,8 @@ impl Local {
 
     /// Whether anything but contents waits to be sent, or is being sent.
     pub(super) fn is_unsent(&self) -> bool {
-        self.make.is_some() || self.pending.is_some() || self.sending.is_some()
+        let changes = self.pending.is_some() || self.sending.is_some();
+        self.make.is_some() || changes || self.read.is_some()
     }
 
     /// The attributes with all changes, on top of these, which have what was written.
@@ -73,7 +80,16 @@ impl Local {
         for change in self.sending.iter().chain(&self.pending) {
             change.apply(&mut attr);
         }
+        if let Some((at, _)) = &self.read {
+            attr.atime = attr.atime.max(*at);
+        }
         attr
+    }
+
+    /// Takes in that `cred` has read the file.
+    pub(super) fn was_read(&mut self, at: Time, cred: &Cred) {
+        self.attr.atime = self.attr.atime.max(at);
+        self.read = Some((at, cred.clone()));
     }
 
     /// Whether a change may wait: of mode, owner and times of a file without an ACL.
@@ -90,6 +106,10 @@ impl Local {
     /// Takes in a change that may wait; `shown` are the attributes before.
     pub(super) fn change(&mut self, set: SetAttr, cred: &Cred, at: Time, shown: &Attr) {
         let change = Change::new(set, cred, at, shown);
+        if change.set.atime.is_some() {
+            // The time of the read is not the file's any more.
+            self.read = None;
+        }
         self.pending = Some(match self.pending.take() {
             Some(before) => before.then(change),
             None => change,

@@ -3,6 +3,8 @@
 //! An operation that goes to the server claims the names that it is about first, or waits until
 //! nothing of its file is unsent; afterwards what it has changed is noted. The parts are in `here`.
 
+use std::sync::Arc;
+
 use base::{Access, AclKind, Attr, ByteRange, Cred, EntryName, FsError, Ino, LockKind, SetAttr};
 use bytes::Bytes;
 use wire::{
@@ -12,7 +14,7 @@ use wire::{
 
 use super::{
     Delegating,
-    dir::{Item, Phase, What},
+    dir::{Item, Phase, Twins, What},
     file::Local,
     recalls::Lease,
 };
@@ -255,12 +257,18 @@ impl FileSystem for Delegating {
         let _claim = self.claim(&names).await;
         let entry = self.server().link(cred, target, dir, name).await?;
         let ino = entry.attr.ino;
+        let mut was_plain = false;
         if let Some((held, name)) = &from {
-            self.take(held, name);
+            let taken = self.take(held, name);
+            was_plain = matches!(taken, Some(Item::File(file)) if file.is_plain);
             self.put(held, name, Item::Other(ino));
         }
         if let Some(held) = &to {
             self.put(held, name, Item::Other(ino));
+            if let Some((source, first)) = from.filter(|(source, _)| Arc::ptr_eq(source, held)) {
+                let twins = Twins { names: [first, name.clone()], is_plain: was_plain };
+                source.state.lock().twins.insert(ino, twins);
+            }
             self.changed(Some(held), 1, 0, Some(entry.attr.ctime));
         }
         Ok(entry)
@@ -282,6 +290,7 @@ impl FileSystem for Delegating {
         let attr = self.server().unlink(cred, dir, name).await?;
         if let Some(held) = &held {
             self.take(held, name);
+            self.is_single(held, name, attr);
             self.changed(Some(held), -1, 0, Some(attr.ctime));
         }
         Ok(attr)
@@ -413,8 +422,8 @@ impl FileSystem for Delegating {
             self.settle_removal(file.ino).await;
             return self.server().open(cred, file, access).await;
         };
-        let may = Access::READ.and(Access::WRITE);
-        if let Some(handle) = self.core.files.open_again(file.ino, cred, may) {
+        self.until_unclaimed(&held, &name).await;
+        if let Some(handle) = self.open_here(&held, &name, file.ino, cred) {
             return Ok(handle);
         }
         if self.is_file(&held, &name, |local| local.make.is_some()) {
@@ -439,7 +448,9 @@ impl FileSystem for Delegating {
     async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
         // The server keeps its access time, so the server must have the file.
         self.settle_unmade(handle).await;
-        self.server().read(handle, offset, len).await
+        let data = self.server().read(handle, offset, len).await;
+        self.note_read(handle);
+        data
     }
 
     async fn write(
@@ -455,6 +466,7 @@ impl FileSystem for Delegating {
                 // Contents that are written after a change of times must not be sent with it.
                 self.settle(&held, Some(&[&name])).await;
             }
+            self.opens_there(handle).await?;
         }
         self.server().write(handle, offset, data, clear_set_id).await
     }
@@ -483,13 +495,20 @@ impl FileSystem for Delegating {
             return self.server().release(handle).await;
         };
         let unlocked = self.client.give_back_all(handle).await;
+        let is_told = self.core.files.is_unopened(ino)
+            && !self.core.files.is_dirty(ino)
+            && !self.is_file(&held, &name, Local::is_unsent);
         self.client.close_handle(handle)?;
-        self.push(&held, &name, What::Update(ino), true);
+        if is_told {
+            self.closes(ino);
+        } else {
+            self.push(&held, &name, What::Update(ino), true);
+        }
         unlocked
     }
 
     async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
-        self.settle_handle(handle).await;
+        self.settle_handle(handle).await?;
         self.server().lock(handle, owner, lock).await
     }
 
@@ -500,7 +519,7 @@ impl FileSystem for Delegating {
         lock: FileLock,
         interrupted: impl Future<Output = ()>,
     ) -> Result<()> {
-        self.settle_handle(handle).await;
+        self.settle_handle(handle).await?;
         self.server().lock_wait(handle, owner, lock, interrupted).await
     }
 
@@ -511,7 +530,7 @@ impl FileSystem for Delegating {
         kind: LockKind,
         range: ByteRange,
     ) -> Result<()> {
-        self.settle_handle(handle).await;
+        self.settle_handle(handle).await?;
         self.server().unlock(handle, owner, kind, range).await
     }
 
@@ -525,7 +544,7 @@ impl FileSystem for Delegating {
         owner: u64,
         lock: FileLock,
     ) -> Result<Option<LockFound>> {
-        self.settle_handle(handle).await;
+        self.settle_handle(handle).await?;
         self.server().find_lock(handle, owner, lock).await
     }
 
@@ -602,7 +621,7 @@ impl FileSystem for Delegating {
         mode: AllocateMode,
         clear_set_id: bool,
     ) -> Result<()> {
-        self.settle_handle(handle).await;
+        self.settle_handle(handle).await?;
         let allocated = self.server().allocate(handle, offset, len, mode, clear_set_id).await;
         if let Ok(open) = self.core.files.handle(handle) {
             self.learn(open.state.ino, None, 0);
@@ -611,7 +630,9 @@ impl FileSystem for Delegating {
     }
 
     async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
-        self.settle_handle(handle).await;
+        if let Ok(open) = self.core.files.handle(handle) {
+            self.settle_file(open.state.ino).await;
+        }
         self.server().seek(handle, offset, to).await
     }
 

@@ -7,18 +7,18 @@
 use std::sync::Arc;
 
 use base::{
-    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
-    attr::MODE_SETGID, layout::POS_MAX,
+    Access, Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, SetTime, Time,
+    acl::without_umask, attr::MODE_SETGID, layout::POS_MAX,
 };
 use tokio::time::Instant;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
 
 use super::{
     Delegating,
-    dir::{HeldDir, Item, Phase, What},
+    dir::{HeldDir, Item, Phase, Twins, What},
     file::{Local, Make},
 };
-use crate::{FileSystem, Handle, Made, New, Result};
+use crate::{FileSystem, Handle, Made, New, Result, contents::FileState};
 
 /// Number of directories that are given back at a time when there are too many.
 const GIVEN_BACK_AT_ONCE: usize = 64;
@@ -116,6 +116,78 @@ impl Delegating {
         }
         held.until(|state| state.claim(&wanted)).await;
         self.settle(held, Some(&wanted)).await;
+        for name in wanted {
+            if let Some(Item::File(file)) = self.item(held, name)
+                && let Some(state) = self.core.files.unopened(file.attr.ino)
+            {
+                self.open_there_or_lose(&state).await;
+            }
+        }
+    }
+
+    /// Opens a file once more that this client has open, or closed a while ago, without asking.
+    /// `None` when the server must be asked.
+    pub(super) fn open_here(
+        &self,
+        held: &HeldDir,
+        name: &EntryName,
+        ino: Ino,
+        cred: &Cred,
+    ) -> Option<Handle> {
+        let mut state = held.state.lock();
+        // Race: the directory may be about to be given back, or the name to change.
+        if state.phase != Phase::Held || state.is_claimed(name) {
+            return None;
+        }
+        state.file(self.pos(name), name, ino)?;
+        self.core.files.open_again(ino, cred, Access::READ.and(Access::WRITE))
+    }
+
+    /// Sees to it that the server knows that the file of a handle is open.
+    pub(super) async fn opens_there(&self, handle: Handle) -> Result<()> {
+        let state = Arc::clone(&self.core.files.handle(handle)?.state);
+        self.client.open_there(&state).await
+    }
+
+    /// Opens a file at the server that is open here. Without that, its handles are lost.
+    pub(super) async fn open_there_or_lose(&self, state: &FileState) {
+        if let Err(error) = self.client.open_there(state).await {
+            tracing::warn!(ino = state.ino.0, %error, "an open file is lost");
+            state.lock().lost = true;
+        }
+    }
+
+    /// Notes that the file of a handle was read, if the server is to know.
+    pub(super) fn note_read(&self, handle: Handle) {
+        let Ok(open) = self.core.files.handle(handle) else { return };
+        let (ino, at) = (open.state.ino, open.state.lock().read_at.take());
+        let Some(at) = at else { return };
+        let file = open.state.lock().file.clone();
+        if let Some((held, name)) = self.place_of(ino) {
+            let pos = self.pos(&name);
+            let mut state = held.state.lock();
+            let is_held = state.phase == Phase::Held;
+            if let Some(local) = state.file(pos, &name, ino).filter(|_| is_held) {
+                local.was_read(at, &open.cred);
+                self.queue(&mut state, &name, What::Update(ino), true);
+                drop(state);
+                return self.pump_later(&held);
+            }
+        }
+        self.client.touch(&open.cred, NodeRef::File(file), SetTime::At(at));
+    }
+
+    /// A name of a file was removed: if the file has one left, here, it is one as before it had two.
+    pub(super) fn is_single(&self, held: &Arc<HeldDir>, removed: &EntryName, attr: Attr) {
+        let Some(Twins { names, is_plain }) = held.state.lock().twins.remove(&attr.ino) else {
+            return;
+        };
+        let Some(left) = names.iter().find(|name| *name != removed) else { return };
+        let is_left = matches!(self.item(held, left), Some(Item::Other(ino)) if ino == attr.ino);
+        if attr.nlink == 1 && names.contains(removed) && is_left {
+            let local = Local { is_plain, ..Local::of_server(attr, None) };
+            self.put(held, left, Item::File(Box::new(local)));
+        }
     }
 
     /// Waits while somebody sends a change of a name.
@@ -378,13 +450,13 @@ impl Delegating {
         Some((held, name, ino))
     }
 
-    /// Sees to it that the server knows everything of the file of a handle.
-    pub(super) async fn settle_handle(&self, handle: Handle) {
-        if self.holds_any()
-            && let Ok(open) = self.core.files.handle(handle)
-        {
-            self.settle_file(open.state.ino).await;
+    /// Sees to it that the server knows everything of the file of a handle, and that it is open.
+    pub(super) async fn settle_handle(&self, handle: Handle) -> Result<()> {
+        if !self.holds_any() {
+            return Ok(());
         }
+        self.settle_file(self.core.files.handle(handle)?.state.ino).await;
+        self.opens_there(handle).await
     }
 
     /// Sees to it that the server has the file of a handle.

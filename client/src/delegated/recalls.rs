@@ -255,6 +255,9 @@ impl Delegating {
         // on, and what stands on the delegation is answered before it ends.
         let files = held.state.lock().files();
         for ino in files {
+            if let Some(state) = self.core.files.unopened(ino) {
+                self.open_there_or_lose(&state).await;
+            }
             if let Some(state) = self.core.files.is_held(ino, None) {
                 self.client.flush_state(&state).await;
             }

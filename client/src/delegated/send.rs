@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use base::{Attr, Cred, EntryName, FsError, Ino, SetAttr, Time};
+use base::{Attr, Cred, EntryName, FsError, Ino, SetAttr, SetTime, Time};
 use tokio::time::{Instant, sleep_until};
 use wire::{
     Create, FileRef, Held, InoRange, NodeRef, Reply, Request, ReserveInos, Setattr, Stand, Unlink,
@@ -17,7 +17,7 @@ use wire::{
 use super::{
     Delegating, QUEUED_MAX,
     dir::{HeldDir, Op, State, What},
-    file::{Change, Make},
+    file::{Change, Make, Read},
 };
 use crate::{
     Error, Result,
@@ -30,6 +30,16 @@ use crate::{
 const GATHER: Duration = Duration::from_millis(20);
 /// Number of inode numbers that are asked for at a time.
 const INOS_ASKED: u16 = 256;
+
+/// Changes of a file that the server does not know, but for contents.
+pub(super) struct News {
+    /// How to make it.
+    pub(super) make: Option<Make>,
+    /// A change of attributes.
+    pub(super) change: Option<Change>,
+    /// When it was read after that, and by whom.
+    pub(super) read: Option<Read>,
+}
 
 impl Delegating {
     /// Adds a change to the queue of a directory, which is sent soon: with the next ones that are
@@ -248,7 +258,9 @@ impl Delegating {
 
     /// Tells the server what it does not know of a file.
     async fn update(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Ino) -> Result<()> {
-        let Some((make, change)) = self.begin_update(held, name, ino) else { return Ok(()) };
+        let Some(News { make, change, read }) = self.begin_update(held, name, ino) else {
+            return Ok(());
+        };
         let pos = self.pos(name);
         let file_ref = FileRef { dir: held.dir, name: name.clone(), ino };
         let mut learnt = None;
@@ -261,18 +273,15 @@ impl Delegating {
         if let Some(told) = self.tell(held, &file_ref, change).await? {
             learnt = Some(told);
         }
-        self.end_update(held, name, ino, learnt);
+        if let Some((at, cred)) = &read {
+            self.client.touch(cred, NodeRef::File(file_ref), SetTime::At(*at));
+        }
+        self.end_update(held, name, ino, (learnt, read));
         Ok(())
     }
 
-    /// Takes a file's news for the server: how to make it, and a change. `None`: there is nothing to
-    /// tell.
-    pub(super) fn begin_update(
-        &self,
-        held: &HeldDir,
-        name: &EntryName,
-        ino: Ino,
-    ) -> Option<(Option<Make>, Option<Change>)> {
+    /// Takes a file's news for the server. `None`: there is nothing to tell.
+    pub(super) fn begin_update(&self, held: &HeldDir, name: &EntryName, ino: Ino) -> Option<News> {
         let pos = self.pos(name);
         let mut state = held.state.lock();
         let Some(file) = state.file(pos, name, ino) else {
@@ -287,7 +296,8 @@ impl Delegating {
         };
         file.sending = file.pending.take();
         file.is_begun = true;
-        Some((file.make.clone(), file.sending.clone()))
+        let (make, change) = (file.make.clone(), file.sending.clone());
+        Some(News { make, change, read: file.read.clone() })
     }
 
     /// The server knows what was told of a file, and may have said how it is now.
@@ -296,7 +306,7 @@ impl Delegating {
         held: &Arc<HeldDir>,
         name: &EntryName,
         ino: Ino,
-        learnt: Option<Attr>,
+        (learnt, read): (Option<Attr>, Option<Read>),
     ) {
         let pos = self.pos(name);
         let is_over = {
@@ -308,7 +318,10 @@ impl Delegating {
             if let Some(attr) = learnt {
                 (file.attr, file.is_known) = (attr, true);
             }
-            file.pending.is_none()
+            if file.read == read {
+                file.read = None;
+            }
+            file.pending.is_none() && file.read.is_none()
         };
         if !is_over {
             // Changes have come since.

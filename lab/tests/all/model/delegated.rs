@@ -3,8 +3,9 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use base::{Cred, EntryName, FileKind, Locality, SetAttr, SetTime};
-use client::{Delegating, FileSystem as _, New, model::Model};
+use base::{Access, Cred, EntryName, FileKind, Locality, SetAttr, SetTime};
+use bytes::Bytes;
+use client::{Delegating, FileSystem as _, Handle, New, model::Model};
 use lab::{
     clock::HandClock,
     ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
@@ -277,6 +278,131 @@ fn times_of_a_directory_stay_as_they_were_set_last() {
         let looker = world.client(&Token::administrator(), true).await;
         let seen = looker.getattr(&Cred::ROOT, &NodeRef::Dir(dir)).await.expect("it is there");
         assert_eq!(seen.mtime.sec, 9);
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+/// How many requests `mount` sends until `work` is done and everything is sent.
+async fn requests_of(mount: &Delegating, work: impl Future<Output = ()>) -> u64 {
+    let requests = || mount.requests_by_server().iter().sum::<u64>();
+    let before = requests();
+    work.await;
+    mount.settle_all().await;
+    requests() - before
+}
+
+/// Opens a file under its name, and reads it.
+async fn opened(mount: &Delegating, dir: &DirRef, name: &EntryName) -> (Handle, Bytes) {
+    let entry = mount.lookup(&Cred::ROOT, dir, name).await.expect("it is there");
+    let NodeRef::File(file) = entry.node(dir, name) else { panic!("{name} is no file") };
+    let handle = mount.open(&Cred::ROOT, &file, Some(Access::READ)).await.expect("it is there");
+    (handle, mount.read(handle, 0, 100).await.expect("it is open"))
+}
+
+#[test]
+fn files_that_were_written_here_are_opened_and_read_without_asking() {
+    const FILES: usize = 60;
+    in_held_dir(async |world, mount, dir| {
+        let names: Vec<_> = (0..FILES).map(|number| name(&format!("f{number}"))).collect();
+        for name in &names {
+            unpack(&mount, &dir, name, "contents").await;
+        }
+        // By then all of them are closed at the server.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let sent = requests_of(&mount, async {
+            for name in &names {
+                let (handle, bytes) = opened(&mount, &dir, name).await;
+                assert_eq!(bytes, "contents");
+                mount.flush(handle).await.expect("nothing was written");
+                mount.release(handle).await.expect("it is open");
+            }
+        });
+        let sent = sent.await;
+        println!("{sent} requests opened and read {FILES} files");
+        // A request has the access times of many.
+        assert!(sent <= 3, "{sent} requests opened and read {FILES} files");
+        // Once more, and the files go.
+        let sent = requests_of(&mount, async {
+            for name in &names {
+                let (handle, _) = opened(&mount, &dir, name).await;
+                mount.release(handle).await.expect("it is open");
+                mount.unlink(&Cred::ROOT, &dir, name).await.expect("it is there");
+            }
+        });
+        let sent = sent.await;
+        assert!(sent <= 3, "{sent} requests removed {FILES} files");
+        // Others find what was read, and when.
+        unpack(&mount, &dir, &names[0], "contents").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (handle, _) = opened(&mount, &dir, &names[0]).await;
+        let mine = mount.lookup(&Cred::ROOT, &dir, &names[0]).await.expect("it is there").attr;
+        assert!(mine.atime > mine.mtime);
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let seen = other.lookup(&Cred::ROOT, &dir, &names[0]).await.expect("it is there").attr;
+        assert_eq!((seen.atime, seen.ino), (mine.atime, mine.ino));
+        mount.release(handle).await.expect("it is open");
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_file_that_was_opened_without_asking_lives_on_without_its_name() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        for by_other in [false, true] {
+            unpack(&mount, &dir, &name("a"), "contents").await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let (handle, _) = opened(&mount, &dir, &name("a")).await;
+            let remover = if by_other { &other } else { &mount };
+            remover.unlink(&Cred::ROOT, &dir, &name("a")).await.expect("it is there");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let attr = mount.opened_attr(handle).expect("it is open");
+            mount.write(handle, 8, " and more".into(), false).await.expect("it is open");
+            mount.fsync(handle).await.expect("it is open");
+            let all = mount.read(handle, 0, 100).await.expect("it is open");
+            assert_eq!(all, "contents and more");
+            // The file is gone with the last handle.
+            mount.release(handle).await.expect("it is open");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let gone = FileRef { dir, name: name("a"), ino: attr.ino };
+            let opened = other.open(&Cred::ROOT, &gone, Some(Access::READ)).await;
+            assert!(opened.is_err(), "{opened:?}");
+        }
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_file_that_had_a_second_name_for_a_moment_is_removed_together_with_others() {
+    const FILES: usize = 20;
+    in_held_dir(async |_, mount, dir| {
+        let names = |kind: &str| -> Vec<_> {
+            (0..FILES).map(|number| name(&format!("{kind}{number}"))).collect()
+        };
+        for (first, second) in names("tmp").iter().zip(&names("obj")) {
+            unpack(&mount, &dir, first, "contents").await;
+            let entry = mount.lookup(&Cred::ROOT, &dir, first).await.expect("it is there");
+            let node = entry.node(&dir, first);
+            mount.link(&Cred::ROOT, &node, &dir, second).await.expect("there is room");
+            mount.unlink(&Cred::ROOT, &dir, first).await.expect("it is there");
+            let (handle, bytes) = opened(&mount, &dir, second).await;
+            assert_eq!(bytes, "contents");
+            mount.release(handle).await.expect("it is open");
+        }
+        let sent = requests_of(&mount, async {
+            for name in names("obj") {
+                let entry = mount.lookup(&Cred::ROOT, &dir, &name).await.expect("it is there");
+                assert_eq!(entry.attr.nlink, 1);
+                mount.unlink(&Cred::ROOT, &dir, &name).await.expect("it is there");
+            }
+        });
+        let sent = sent.await;
+        assert!(sent <= 3, "{sent} requests removed {FILES} files");
+        let (root, _) = mount.root();
+        mount.rmdir(&Cred::ROOT, &root, &name("dir")).await.expect("it is empty");
         mount.close().await.expect("nothing is left");
         assert_eq!(mount.lost(), 0);
     });
