@@ -1,27 +1,37 @@
-//! A deliberate bug, which the simulation in `lab` must find, as those of the servers (`meta`).
+//! Deliberate bugs, which the simulation in `lab` must find, as those of the servers (`meta`).
 //!
-//! Without the feature `bugs` it cannot be planted and the compiler drops it; `cli` never has the
+//! Without the feature `bugs` none can be planted and the compiler drops them; `cli` never has the
 //! feature.
+
+/// A bug of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "bugs"), expect(unreachable_pub, reason = "only `lab` names bugs"))]
+pub enum Bug {
+    /// Clients take answers into their cache that were overtaken by news.
+    LateLookupTaken,
+    /// Clients that have opened files without asking do not tell the server before they remove names
+    /// of these, or give the directory back.
+    OpenNotTold,
+}
 
 #[cfg(feature = "bugs")]
 thread_local! {
-    static LATE_LOOKUPS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether clients on this thread take answers into their cache that were overtaken by news, from
-/// now on.
+/// Plants a bug into clients on this thread, or none, from now on.
 #[cfg(feature = "bugs")]
-pub fn take_late_lookups(take: bool) {
-    LATE_LOOKUPS.set(take);
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
 }
 
 #[cfg(feature = "bugs")]
-pub(crate) fn takes_late_lookups() -> bool {
-    LATE_LOOKUPS.get()
+pub(crate) fn has(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
 }
 
 /// Never.
 #[cfg(not(feature = "bugs"))]
-pub(crate) const fn takes_late_lookups() -> bool {
+pub(crate) const fn has(_: Bug) -> bool {
     false
 }

@@ -226,7 +226,7 @@ impl AccessCache {
         found: CachedDir,
         version: u64,
     ) -> bool {
-        if version < self.version && !crate::bugs::takes_late_lookups() {
+        if version < self.version && !crate::bugs::has(crate::bugs::Bug::LateLookupTaken) {
             return false;
         }
         let Some(parent) = self.at(dir).filter(|_| self.enabled()) else { return true };

@@ -156,6 +156,11 @@ impl Files {
         self.state(ino)
     }
 
+    /// Whether what is known of a file may be wrong, so that the server must be asked.
+    pub(crate) fn is_doubtful(&self, ino: Ino) -> bool {
+        self.state(ino).is_some_and(|state| state.lock().doubtful)
+    }
+
     fn state(&self, ino: Ino) -> Option<Arc<FileState>> {
         self.table.lock().files.get(&ino).cloned()
     }

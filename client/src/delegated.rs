@@ -272,10 +272,13 @@ impl Delegating {
         lease.map_or(now, |lease| lease.time_of(now))
     }
 
-    /// Requests about a file stand on the delegation from now on, if the directory is held still.
-    fn is_held(&self, held: &HeldDir, ino: Ino) {
+    /// Requests about a file stand on the delegation from now on, if the directory is held still and
+    /// has the file under this name.
+    fn is_held(&self, held: &HeldDir, name: &EntryName, ino: Ino) {
         let table = self.shared.table.lock();
-        if table.has(held) && held.state.lock().phase == dir::Phase::Held {
+        let mut state = held.state.lock();
+        let is_there = state.file(self.pos(name), name, ino).is_some();
+        if table.has(held) && state.phase == dir::Phase::Held && is_there {
             self.core.files.is_held(ino, Some(held.dir.id));
         }
     }

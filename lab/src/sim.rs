@@ -200,7 +200,11 @@ fn in_a_runtime(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(
 /// Runs a world from its first server to its final check.
 async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Counts, u64)> {
     trace.say(format_args!("{plan:?}"));
-    client::bugs::take_late_lookups(options.bug == Some(Bug::LateLookupTaken));
+    client::bugs::plant(match options.bug {
+        Some(Bug::LateLookupTaken) => Some(client::bugs::Bug::LateLookupTaken),
+        Some(Bug::OpenNotTold) => Some(client::bugs::Bug::OpenNotTold),
+        Some(_) | None => None,
+    });
     let world = World::new(plan, options.bug, trace)?;
     timeout(TIME_MAX, world.form()).await.context("the cluster does not form")??;
     if world.plan().trash {

@@ -156,6 +156,10 @@ pub enum Bug {
     /// `bugs`).
     #[cfg(feature = "bugs")]
     LateLookupTaken,
+    /// A mount that has opened a file of a held directory without asking does not say so before it
+    /// removes the file's name, or gives the directory back (`client`, feature `bugs`).
+    #[cfg(feature = "bugs")]
+    OpenNotTold,
     /// A feed goes on with the numbers of before when its server starts (`feed`).
     FeedRunKept,
     /// Changes by other servers' transactions are not in the feed (`transact::participant`).
@@ -171,7 +175,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 71] = [
+    pub const ALL: [Bug; 72] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -238,6 +242,7 @@ impl Bug {
         Bug::PageEndsInRun,
         Bug::ListingEndsEarly,
         Bug::LateLookupTaken,
+        Bug::OpenNotTold,
         Bug::FeedRunKept,
         Bug::ParticipantUnwatched,
         Bug::StricterUnlisted,

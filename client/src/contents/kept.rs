@@ -57,7 +57,7 @@ impl Table {
         self.linked.remove(&state.ino);
         let mut inner = state.lock();
         let is_good = inner.held.is_some() && !inner.doubtful && !inner.lost;
-        if is_good && self.kept.keep(state.ino, inner.map.embedded_bytes()) {
+        if is_good && self.kept.keep(state.ino, inner.map.memory_bytes()) {
             inner.be_unopened();
         } else {
             drop(inner);
@@ -71,6 +71,18 @@ impl Files {
     /// Whether this client has a file open and the server does not know.
     pub(crate) fn is_unopened(&self, ino: Ino) -> bool {
         self.unopened(ino).is_some()
+    }
+
+    /// A file could not be opened at the server: its handles are lost, and what was not sent.
+    pub(crate) fn lose_one(&self, state: &Arc<FileState>) {
+        let mut table = self.table.lock();
+        if table.files.get(&state.ino).is_some_and(|known| Arc::ptr_eq(known, state)) {
+            table.files.remove(&state.ino);
+            table.kept.remove(state.ino);
+        }
+        drop(table);
+        self.budget.give_back(state.lock().lose());
+        state.flushed.notify_waiters();
     }
 
     /// The file, if this client has it open and the server does not know.

@@ -120,17 +120,20 @@ impl Files {
 
     /// Opens a file once more that this client has open, without asking. `None` when it has not, or
     /// when the server must be asked.
-    pub(crate) fn open_again(&self, ino: Ino, cred: &Cred, may: Access) -> Option<Handle> {
+    pub(crate) fn open_again(&self, file: &FileRef, cred: &Cred, may: Access) -> Option<Handle> {
         let mut table = self.table.lock();
-        let state = table.files.get(&ino).cloned()?;
-        let inner = state.lock();
+        let state = table.files.get(&file.ino).cloned()?;
+        let mut inner = state.lock();
         let is_known = inner.opens > 0 || inner.is_unmade || inner.is_unopened;
         let is_good = is_known && !inner.lost && !inner.doubtful;
-        drop(inner);
         if !is_good {
             return None;
         }
-        table.kept.remove(ino);
+        if inner.opens == 0 {
+            inner.is_opened_as(file.clone());
+        }
+        drop(inner);
+        table.kept.remove(file.ino);
         Some(self.handle_of(&mut table, state, Arc::new(cred.clone()), may))
     }
 

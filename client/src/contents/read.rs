@@ -326,14 +326,17 @@ impl Client {
     /// Sets a node's access time in the background.
     pub(crate) fn touch(&self, cred: &Cred, node: NodeRef, at: SetTime) {
         let (client, cred) = (self.clone(), cred.clone());
-        self.core.spawn(async move {
-            let set = SetAttr { atime: Some(at), access_only: true, ..SetAttr::default() };
-            let home = node.home();
-            let request = Request::Setattr(wire::Setattr { node, set });
-            if let Err(error) = client.core.ask(&cred, home, request).await {
-                tracing::debug!(%error, "an access time was not kept");
-            }
-        });
+        self.core.spawn(async move { client.touch_now(&cred, node, at).await });
+    }
+
+    /// Sets a node's access time.
+    pub(crate) async fn touch_now(&self, cred: &Cred, node: NodeRef, at: SetTime) {
+        let set = SetAttr { atime: Some(at), access_only: true, ..SetAttr::default() };
+        let home = node.home();
+        let request = Request::Setattr(wire::Setattr { node, set });
+        if let Err(error) = self.core.ask(cred, home, request).await {
+            tracing::debug!(%error, "an access time was not kept");
+        }
     }
 }
 

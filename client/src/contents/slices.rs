@@ -103,6 +103,9 @@ pub(crate) fn is_sound(slice: &Slice) -> bool {
         }
 }
 
+/// Memory of a chunk or a piece of one without contents, roughly.
+const PIECE_BYTES: u64 = 64;
+
 /// The chunks of a file that are known.
 #[derive(Debug, Default)]
 pub(crate) struct SliceMap {
@@ -132,14 +135,14 @@ impl SliceMap {
         self.known.get(&chunk)
     }
 
-    /// Number of bytes of the file that are here.
-    pub(crate) fn embedded_bytes(&self) -> u64 {
+    /// Roughly the memory that the map takes, with the contents in it.
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let pieces = self.known.values().flat_map(|view| &view.pieces);
-        let embedded = pieces.map(|piece| match &piece.source {
-            SliceSource::Embedded(bytes) => bytes.len() as u64,
-            SliceSource::Block(_) | SliceSource::Zeros => 0,
+        let bytes = pieces.map(|piece| match &piece.source {
+            SliceSource::Embedded(bytes) => bytes.len() as u64 + PIECE_BYTES,
+            SliceSource::Block(_) | SliceSource::Zeros => PIECE_BYTES,
         });
-        embedded.sum()
+        self.known.len() as u64 * PIECE_BYTES + bytes.sum::<u64>()
     }
 
     /// Takes in chunks `asked` as the server has them; those it did not name are zeros.

@@ -54,7 +54,8 @@ impl Delegating {
     /// Sends changes in one request each time, as many as fit. Returns those that are to be sent
     /// alone; of the others nothing waits any more.
     pub(super) async fn apply(&self, held: &Arc<HeldDir>, due: Vec<Op>) -> Vec<Op> {
-        let mut alone = Vec::new();
+        let (mut alone, due): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|op| matches!(op.what, What::Link { .. }));
         let mut due = due.into_iter().peekable();
         while due.peek().is_some() {
             let (mut parts, mut changes, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -112,6 +113,8 @@ impl Delegating {
                 changes.push(HeldChange { cred: cred.clone(), at: *at, ino: None, request });
                 return Part::Unlink(*ino);
             }
+            // Sent alone.
+            What::Link { .. } => return Part::Nothing,
         };
         let Some(News { make, change, read }) = self.begin_update(held, &op.name, ino) else {
             return Part::Nothing;
@@ -181,7 +184,7 @@ impl Delegating {
                 true
             }
             Part::Update(update) => {
-                let (ino, read) = (update.file.ino, update.read.clone());
+                let ino = update.file.ino;
                 let Some(learnt) = self.finish_update(held, op, *update, done, stamp) else {
                     let pos = self.pos(&op.name);
                     if let Some(file) = held.state.lock().file(pos, &op.name, ino) {
@@ -190,13 +193,14 @@ impl Delegating {
                     return false;
                 };
                 self.closes(ino);
-                self.end_update(held, &op.name, ino, (learnt, read));
+                self.end_update(held, &op.name, ino, learnt);
                 true
             }
         }
     }
 
-    /// The attributes that the answers tell, if any; `None` if something is left to be sent.
+    /// The attributes that the answers tell, if any, and the time of a read that is told; `None` if
+    /// something is left to be sent.
     fn finish_update(
         &self,
         held: &HeldDir,
@@ -204,11 +208,12 @@ impl Delegating {
         update: Update,
         done: &mut impl Iterator<Item = HeldReply>,
         stamp: u64,
-    ) -> Option<Option<Attr>> {
+    ) -> Option<(Option<Attr>, Option<Read>)> {
         let Update { file, make, number, written, change, read, rides, is_part } = update;
         let (pos, ino) = (self.pos(&op.name), file.ino);
         let mut learnt = None;
         let mut is_left = is_part;
+        let is_only = make.is_none() && written.is_none() && change.is_none();
         if let Some(make) = make {
             match done.next() {
                 Some(HeldReply::Made(made)) if made.attr.ino == ino => {
@@ -224,7 +229,7 @@ impl Delegating {
                 // Removed meanwhile, and never made: the removal has nothing to remove.
                 _ if held.state.lock().file(pos, &op.name, ino).is_none() => {
                     self.was_never_made(held, &op.name, ino, written);
-                    return Some(None);
+                    return Some((None, None));
                 }
                 _ => is_left = true,
             }
@@ -248,22 +253,33 @@ impl Delegating {
                 _ => is_left = true,
             }
         }
-        if let Some((at, cred)) = read {
+        let mut told = None;
+        if read.is_some() {
             let stamp = if learnt.is_some() { self.core.files.stamp() } else { stamp };
             match done.next().filter(|_| !is_left) {
-                Some(HeldReply::Attr(attr)) => learnt = Some(self.core.files.seen(attr, stamp)),
-                _ => self.client.touch(&cred, NodeRef::File(file), SetTime::At(at)),
+                Some(HeldReply::Attr(attr)) => {
+                    learnt = Some(self.core.files.seen(attr, stamp));
+                    told = read;
+                }
+                // The time of a read goes once more, and alone if it was so already.
+                _ => is_left |= is_only,
             }
         }
         if learnt.is_none() && !is_left {
             // Only the close was to be told: what was sent before is known.
-            let state = self.core.files.state_of(ino);
+            let state = self.core.files.state_of(ino).filter(|_| self.is_known(held, &file));
             learnt = state.and_then(|state| {
                 let inner = state.lock();
                 (!inner.doubtful && !inner.is_unmade && !inner.is_dirty()).then_some(inner.attr)
             });
         }
-        (!is_left).then_some(learnt)
+        (!is_left).then_some((learnt, told))
+    }
+
+    /// Whether the attributes of a file are known, so that those of its open handles are, too.
+    pub(super) fn is_known(&self, held: &HeldDir, file: &FileRef) -> bool {
+        let pos = self.pos(&file.name);
+        held.state.lock().file(pos, &file.name, file.ino).is_some_and(|file| file.is_known)
     }
 
     /// A file was removed before the server has made it, and after it was asked to.

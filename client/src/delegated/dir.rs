@@ -66,6 +66,9 @@ pub(super) struct State {
     numbered: u64,
     /// Counts everything that happens here: an answer that was asked for before is old.
     pub(super) changes: u64,
+    /// Second names that are on their way, after the first names of their files. Nobody changes what
+    /// has either of them meanwhile.
+    linking: Vec<[EntryName; 2]>,
     /// Files with two names here that a link has made of one.
     pub(super) twins: HashMap<Ino, Twins>,
     /// Names of which somebody sends a change itself.
@@ -89,6 +92,8 @@ pub(super) enum Item {
     /// A file whose inode is with its name.
     File(Box<Local>),
     Dir(DirRef),
+    /// A second name, which is not sent, of the file here that has this one.
+    Twin(Ino, EntryName),
     /// A file with other names, of which the server knows more.
     Other(Ino),
 }
@@ -98,7 +103,7 @@ impl Item {
         match self {
             Item::File(file) => file.attr.ino,
             Item::Dir(dir) => dir.ino,
-            Item::Other(ino) => *ino,
+            Item::Twin(ino, _) | Item::Other(ino) => *ino,
         }
     }
 }
@@ -116,6 +121,16 @@ pub(super) struct Op {
     pub(super) number: u64,
 }
 
+impl Op {
+    /// The other name that all must be sent of before: this gives its file a second one.
+    fn first(&self) -> Option<&EntryName> {
+        match &self.what {
+            What::Link { first, .. } => Some(first),
+            What::Update(_) | What::Unlink { .. } => None,
+        }
+    }
+}
+
 /// A change of a directory's own times.
 #[derive(Debug, Clone)]
 pub(super) struct Times {
@@ -131,6 +146,8 @@ pub(super) struct Times {
 pub(super) enum What {
     /// Tell the server what it does not know of the file of this number.
     Update(Ino),
+    /// Give the file of this number, which has a name here, this one, too.
+    Link { ino: Ino, first: EntryName, cred: Cred, at: Time },
     /// Remove the name.
     Unlink { ino: Ino, cred: Cred, at: Time },
 }
@@ -153,6 +170,7 @@ impl HeldDir {
             is_sending_times: false,
             numbered: 0,
             changes: 0,
+            linking: Vec::new(),
             twins: HashMap::default(),
             claimed: HashSet::default(),
             claims: 0,
@@ -186,7 +204,7 @@ impl State {
     pub(super) fn file(&mut self, pos: u64, name: &EntryName, ino: Ino) -> Option<&mut Local> {
         match self.names.get_mut(&(pos, name.clone()))? {
             Item::File(file) if file.attr.ino == ino => Some(file),
-            Item::File(_) | Item::Dir(_) | Item::Other(_) => None,
+            Item::File(_) | Item::Dir(_) | Item::Twin(..) | Item::Other(_) => None,
         }
     }
 
@@ -350,6 +368,28 @@ impl State {
         Some(before - self.queue.len())
     }
 
+    /// Whether a second name of a file waits, and was not begun.
+    pub(super) fn has_link(&self, name: &EntryName) -> bool {
+        let mut of_name = self.queue.iter().filter(|op| op.name == *name);
+        of_name.any(|op| matches!(op.what, What::Link { .. }))
+    }
+
+    /// Takes back a second name of a file, if it was not begun. Whether it was there.
+    pub(super) fn withdraw_link(&mut self, name: &EntryName) -> bool {
+        let is_it = |op: &Op| op.name == *name && matches!(op.what, What::Link { .. });
+        let found = self.queue.iter().position(is_it);
+        found.is_some_and(|at| self.queue.remove(at).is_some())
+    }
+
+    /// The two names of a file of which the second one is not sent.
+    pub(super) fn twins_of(&self, pos: u64, name: &EntryName) -> Option<[EntryName; 2]> {
+        match self.get(pos, name)? {
+            Item::File(file) => file.twin.as_ref().map(|(twin, _)| [name.clone(), twin.clone()]),
+            Item::Twin(_, first) => Some([first.clone(), name.clone()]),
+            Item::Dir(_) | Item::Other(_) => None,
+        }
+    }
+
     /// Takes back the removal of a file that was never made. How many changes that were.
     pub(super) fn withdraw_removal(&mut self, name: &EntryName, ino: Ino) -> usize {
         let is_it = |op: &Op| {
@@ -374,13 +414,18 @@ impl State {
             && let Some(op) = self.queue.get(at)
         {
             // An earlier change of the name goes first.
-            let is_free = !self.busy.contains_key(&op.name) && !left.contains(&op.name);
+            let is_free = !self.busy.contains_key(&op.name)
+                && !left.contains(&op.name)
+                && !self.first_waits(op);
             if is_free
                 && op.number <= upto
                 && (all || op.due <= now)
                 && let Some(op) = self.queue.remove(at)
             {
                 self.busy.insert(op.name.clone(), op.number);
+                if let Some(first) = op.first() {
+                    self.linking.push([first.clone(), op.name.clone()]);
+                }
                 taken.push(op);
             } else {
                 left.insert(self.queue[at].name.clone());
@@ -405,7 +450,10 @@ impl State {
         }
         let upto = self.upto(now);
         let has_room = self.busy.len() < IN_FLIGHT_MAX;
-        let is_free = |op: &&Op| has_room && op.number <= upto && !self.busy.contains_key(&op.name);
+        let is_free = |op: &&Op| {
+            let is_busy = self.busy.contains_key(&op.name);
+            has_room && op.number <= upto && !is_busy && !self.first_waits(op)
+        };
         let of_names = self.queue.iter().filter(is_free).map(|op| op.due).min();
         let times = self.times.as_ref().filter(|_| !self.times_must_wait()).map(|times| times.due);
         of_names.into_iter().chain(times).min()
@@ -415,6 +463,14 @@ impl State {
     pub(super) fn done(&mut self, name: &EntryName) {
         self.changes += 1;
         self.busy.remove(name);
+        self.linking.retain(|[_, second]| second != name);
+    }
+
+    /// Whether this is a second name of a file of which something is not sent.
+    fn first_waits(&self, op: &Op) -> bool {
+        op.first().is_some_and(|first| {
+            self.busy.contains_key(first) || self.queue.iter().any(|other| other.name == *first)
+        })
     }
 
     /// Number of the last change.
@@ -425,8 +481,16 @@ impl State {
     /// Makes all changes of these names due up to a number, or those of all names. Whether there
     /// are none, also on their way.
     pub(super) fn hurry(&mut self, names: Option<&[&EntryName]>, upto: u64, now: Instant) -> bool {
+        let mut wanted: Option<Vec<EntryName>> =
+            names.map(|names| names.iter().map(|name| (*name).clone()).collect());
+        if let Some(wanted) = &mut wanted {
+            // A second name is sent after all of the file.
+            let links = self.queue.iter().filter(|op| wanted.contains(&op.name));
+            let firsts: Vec<_> = links.filter_map(|op| op.first().cloned()).collect();
+            wanted.extend(firsts);
+        }
         let concerns = |name: &EntryName, number: u64| {
-            number <= upto && names.is_none_or(|names| names.contains(&name))
+            number <= upto && wanted.as_ref().is_none_or(|names| names.contains(name))
         };
         let mut is_idle = !self.busy.iter().any(|(name, number)| concerns(name, *number));
         for op in self.queue.iter_mut().filter(|op| concerns(&op.name, op.number)) {
@@ -450,7 +514,7 @@ impl State {
     }
 
     pub(super) fn is_claimed(&self, name: &EntryName) -> bool {
-        self.claimed.contains(name)
+        self.claimed.contains(name) || self.linking.iter().any(|names| names.contains(name))
     }
 
     /// Claims names of which nothing waits and nobody has claimed any. The directory's own times
@@ -459,7 +523,7 @@ impl State {
         if self.times.is_some() || self.is_sending_times {
             return false;
         }
-        if names.iter().any(|name| self.claimed.contains(*name)) {
+        if names.iter().any(|name| self.is_claimed(name)) {
             return false;
         }
         self.claimed.extend(names.iter().map(|name| (*name).clone()));

@@ -1,7 +1,7 @@
 //! One file of a held directory: its attributes, and what of them is not sent. Pure values.
 
 use base::{
-    Attr, Cred, FileKind, SetAttr, SetTime, Time,
+    Attr, Cred, EntryName, FileKind, SetAttr, SetTime, Time,
     attr::{MODE_BITS, without_set_id},
 };
 use bytes::Bytes;
@@ -21,6 +21,8 @@ pub(super) struct Local {
     pub(super) pending: Option<Change>,
     /// A change that is being sent.
     pub(super) sending: Option<Change>,
+    /// A second name here that is not sent, and when the file was given it.
+    pub(super) twin: Option<(EntryName, Time)>,
     /// When the file was read, and by whom, if that is not sent.
     pub(super) read: Option<Read>,
     /// Whether the file has no extended attributes for certain.
@@ -58,6 +60,7 @@ impl Local {
             is_begun: true,
             pending: None,
             sending: None,
+            twin: None,
             read: None,
             is_plain: false,
             target,
@@ -83,7 +86,26 @@ impl Local {
         if let Some((at, _)) = &self.read {
             attr.atime = attr.atime.max(*at);
         }
+        if let Some((_, at)) = &self.twin {
+            (attr.nlink, attr.ctime) = (attr.nlink + 1, attr.ctime.max(*at));
+        }
         attr
+    }
+
+    /// The file has lost the name under which it was to be made, and has another one. `shown` are
+    /// the attributes before. Names change no time but `ctime`.
+    pub(super) fn moves(&mut self, at: Time, shown: &Attr) {
+        let set = SetAttr {
+            atime: Some(SetTime::At(shown.atime)),
+            mtime: Some(SetTime::At(shown.mtime)),
+            ..SetAttr::default()
+        };
+        let maker = self.make.as_ref().map(|make| &make.cred);
+        let cred = self.pending.as_ref().map(|pending| &pending.cred).or(maker);
+        if let Some(cred) = cred.cloned() {
+            self.twin = None;
+            self.change(set, &cred, at.max(shown.ctime), shown);
+        }
     }
 
     /// Takes in that `cred` has read the file.

@@ -14,7 +14,7 @@ use wire::{
 
 use super::{
     Delegating,
-    dir::{Item, Phase, Twins, What},
+    dir::{Item, Phase, What},
     file::Local,
     recalls::Lease,
 };
@@ -94,6 +94,7 @@ impl FileSystem for Delegating {
                     return Ok(attr);
                 }
                 self.settle_node(node).await;
+                self.forget_twins(node);
                 let since = self.changes_of(file.ino);
                 let attr = self.server().setattr(cred, node, set).await?;
                 self.learn(file.ino, Some(attr), since);
@@ -251,24 +252,28 @@ impl FileSystem for Delegating {
             NodeRef::File(file) => self.held_file(file.ino).await,
             NodeRef::Dir(_) => None,
         };
+        if let (Some(held), Some((source, first))) = (&to, &from)
+            && Arc::ptr_eq(held, source)
+        {
+            self.wait_for_queue().await;
+            self.until_unclaimed(held, first).await;
+            self.until_unclaimed(held, name).await;
+            if self.item(held, name).is_some() {
+                return Err(FsError::Exists.into());
+            }
+            if let Some(entry) = self.link_here(held, (first, target.ino()), name, cred) {
+                return Ok(entry);
+            }
+        }
         self.settle_node(target).await;
         let mut names = vec![(to.as_ref(), name)];
         names.extend(from.as_ref().map(|(held, name)| (Some(held), name)));
         let _claim = self.claim(&names).await;
+        self.forget_twins(target);
         let entry = self.server().link(cred, target, dir, name).await?;
         let ino = entry.attr.ino;
-        let mut was_plain = false;
-        if let Some((held, name)) = &from {
-            let taken = self.take(held, name);
-            was_plain = matches!(taken, Some(Item::File(file)) if file.is_plain);
-            self.put(held, name, Item::Other(ino));
-        }
+        self.note_link(to.as_ref(), name, from.as_ref(), ino);
         if let Some(held) = &to {
-            self.put(held, name, Item::Other(ino));
-            if let Some((source, first)) = from.filter(|(source, _)| Arc::ptr_eq(source, held)) {
-                let twins = Twins { names: [first, name.clone()], is_plain: was_plain };
-                source.state.lock().twins.insert(ino, twins);
-            }
             self.changed(Some(held), 1, 0, Some(entry.attr.ctime));
         }
         Ok(entry)
@@ -283,6 +288,9 @@ impl FileSystem for Delegating {
                 return Err(FsError::NotFound.into());
             }
             if let Some(attr) = self.remove_here(held, name, cred) {
+                return Ok(attr);
+            }
+            if let Some(attr) = self.remove_twin(held, name) {
                 return Ok(attr);
             }
         }
@@ -302,7 +310,7 @@ impl FileSystem for Delegating {
             Some(held) => match self.item(held, name) {
                 None => return Err(FsError::NotFound.into()),
                 Some(Item::Dir(child)) => self.held(&child).await,
-                Some(Item::File(_) | Item::Other(_)) => return Err(FsError::NotDirectory.into()),
+                Some(_) => return Err(FsError::NotDirectory.into()),
             },
             None => None,
         };
@@ -430,7 +438,7 @@ impl FileSystem for Delegating {
             self.settle(&held, Some(&[&name])).await;
         }
         let handle = self.server().open(cred, file, access).await?;
-        self.is_held(&held, file.ino);
+        self.is_held(&held, &name, file.ino);
         Ok(handle)
     }
 
@@ -466,8 +474,8 @@ impl FileSystem for Delegating {
                 // Contents that are written after a change of times must not be sent with it.
                 self.settle(&held, Some(&[&name])).await;
             }
-            self.opens_there(handle).await?;
         }
+        self.opens_there(handle).await?;
         self.server().write(handle, offset, data, clear_set_id).await
     }
 
@@ -495,6 +503,8 @@ impl FileSystem for Delegating {
             return self.server().release(handle).await;
         };
         let unlocked = self.client.give_back_all(handle).await;
+        // A program that was killed while it read did not note it.
+        self.note_read(handle);
         let is_told = self.core.files.is_unopened(ino)
             && !self.core.files.is_dirty(ino)
             && !self.is_file(&held, &name, Local::is_unsent);
@@ -601,6 +611,7 @@ impl FileSystem for Delegating {
         let is_default = AclKind::of(&name) == Some(AclKind::Default);
         self.settle_node(node).await;
         self.is_not_plain(node, is_default).await;
+        self.forget_twins(node);
         let set = self.server().setxattr(cred, node, name, value, mode).await;
         self.ask_attributes(node).await;
         set
@@ -608,6 +619,7 @@ impl FileSystem for Delegating {
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.settle_node(node).await;
+        self.forget_twins(node);
         let removed = self.server().removexattr(cred, node, name).await;
         self.ask_attributes(node).await;
         removed

@@ -18,7 +18,11 @@ use super::{
     dir::{HeldDir, Item, Phase, Twins, What},
     file::{Local, Make},
 };
-use crate::{FileSystem, Handle, Made, New, Result, contents::FileState};
+use crate::{
+    FileSystem, Handle, Made, New, Result,
+    bugs::{self, Bug},
+    contents::FileState,
+};
 
 /// Number of directories that are given back at a time when there are too many.
 const GIVEN_BACK_AT_ONCE: usize = 64;
@@ -114,8 +118,19 @@ impl Delegating {
         if hurries {
             self.pump(held);
         }
-        held.until(|state| state.claim(&wanted)).await;
-        self.settle(held, Some(&wanted)).await;
+        loop {
+            held.until(|state| state.claim(&wanted)).await;
+            self.settle(held, Some(&wanted)).await;
+            // The server knows of a second name before anything is done to either of the two.
+            let twins = {
+                let state = held.state.lock();
+                wanted.iter().find_map(|name| state.twins_of(self.pos(name), name))
+            };
+            let Some([first, second]) = twins else { break };
+            held.state.lock().unclaim(names);
+            held.changed.notify_waiters();
+            self.settle(held, Some(&[&first, &second])).await;
+        }
         for name in wanted {
             if let Some(Item::File(file)) = self.item(held, name)
                 && let Some(state) = self.core.files.unopened(file.attr.ino)
@@ -140,41 +155,169 @@ impl Delegating {
             return None;
         }
         state.file(self.pos(name), name, ino)?;
-        self.core.files.open_again(ino, cred, Access::READ.and(Access::WRITE))
+        let file = FileRef { dir: held.dir, name: name.clone(), ino };
+        self.core.files.open_again(&file, cred, Access::READ.and(Access::WRITE))
     }
 
     /// Sees to it that the server knows that the file of a handle is open.
     pub(super) async fn opens_there(&self, handle: Handle) -> Result<()> {
+        if !self.shared.on {
+            return Ok(());
+        }
         let state = Arc::clone(&self.core.files.handle(handle)?.state);
         self.client.open_there(&state).await
     }
 
     /// Opens a file at the server that is open here. Without that, its handles are lost.
-    pub(super) async fn open_there_or_lose(&self, state: &FileState) {
+    pub(super) async fn open_there_or_lose(&self, state: &Arc<FileState>) {
+        if bugs::has(Bug::OpenNotTold) {
+            return;
+        }
         if let Err(error) = self.client.open_there(state).await {
             tracing::warn!(ino = state.ino.0, %error, "an open file is lost");
-            state.lock().lost = true;
+            self.core.files.lose_one(state);
         }
     }
 
     /// Notes that the file of a handle was read, if the server is to know.
     pub(super) fn note_read(&self, handle: Handle) {
         let Ok(open) = self.core.files.handle(handle) else { return };
-        let (ino, at) = (open.state.ino, open.state.lock().read_at.take());
-        let Some(at) = at else { return };
+        let (ino, read_at) = (open.state.ino, open.state.lock().read_at.take());
+        let Some(at) = read_at else { return };
         let file = open.state.lock().file.clone();
         if let Some((held, name)) = self.place_of(ino) {
-            let pos = self.pos(&name);
+            let (pos, now) = (self.pos(&name), self.now_at(held.run.server));
             let mut state = held.state.lock();
-            let is_held = state.phase == Phase::Held;
+            let is_held = state.phase == Phase::Held && !state.is_claimed(&name);
             if let Some(local) = state.file(pos, &name, ino).filter(|_| is_held) {
-                local.was_read(at, &open.cred);
+                local.was_read(now, &open.cred);
                 self.queue(&mut state, &name, What::Update(ino), true);
                 drop(state);
                 return self.pump_later(&held);
             }
         }
         self.client.touch(&open.cred, NodeRef::File(file), SetTime::At(at));
+    }
+
+    /// Gives a file of a held directory a second name there; `None` when the server must do it.
+    pub(super) fn link_here(
+        &self,
+        held: &Arc<HeldDir>,
+        (first, ino): (&EntryName, Ino),
+        name: &EntryName,
+        cred: &Cred,
+    ) -> Option<Entry> {
+        let at = self.now_at(held.run.server);
+        let (pos, first_pos) = (self.pos(name), self.pos(first));
+        let attr = {
+            let mut state = held.state.lock();
+            // Race: the directory may be about to be given back, or a name to change.
+            let is_free = !state.is_claimed(first) && !state.is_claimed(name);
+            if state.phase != Phase::Held || !is_free || state.get(pos, name).is_some() {
+                return None;
+            }
+            let file = state.file(first_pos, first, ino)?;
+            let is_known = file.is_known && !self.core.files.is_doubtful(ino);
+            let may_wait = is_known && file.twin.is_none() && file.attr.nlink == 1;
+            if !may_wait || file.attr.kind != FileKind::File {
+                return None;
+            }
+            file.twin = Some((name.clone(), at));
+            let attr = self.shown(file);
+            state.put(pos, name.clone(), Item::Twin(ino, first.clone()));
+            state.touch(1, 0, at);
+            let what = What::Link { ino, first: first.clone(), cred: cred.clone(), at };
+            self.queue(&mut state, name, what, true);
+            attr
+        };
+        self.pump_later(held);
+        Some(Entry { attr, dir: None, target: None, whole: true })
+    }
+
+    /// Removes one of the two names of a file of which the server does not have the second one;
+    /// `None` when the server must do it.
+    pub(super) fn remove_twin(&self, held: &Arc<HeldDir>, name: &EntryName) -> Option<Attr> {
+        let [first, second] = held.state.lock().twins_of(self.pos(name), name)?;
+        let (pos, second_pos) = (self.pos(&first), self.pos(&second));
+        let at = self.now_at(held.run.server);
+        let (attr, withdrawn) = {
+            let mut table = self.shared.table.lock();
+            let mut state = held.state.lock();
+            let is_free = !state.is_claimed(&first) && !state.is_claimed(&second);
+            // Race: the directory may be about to be given back, or the names to change.
+            if state.phase != Phase::Held
+                || !is_free
+                || state.twins_of(pos, &first)? != [first.clone(), second.clone()]
+            {
+                return None;
+            }
+            let Some(Item::File(file)) = state.get(pos, &first) else { return None };
+            let (ino, mut moved) = (file.attr.ino, file.clone());
+            let shown = self.shown(&moved);
+            let withdrawn = if *name == second {
+                if !state.withdraw_link(&second) {
+                    return None;
+                }
+                state.take(second_pos, &second);
+                let file = state.file(pos, &first, ino)?;
+                file.twin = None;
+                1
+            } else {
+                // The server has no part of the file yet, so the second name takes the place of the
+                // first.
+                if moved.is_begun || !state.has_link(&second) {
+                    return None;
+                }
+                let withdrawn = state.withdraw(&first, ino)?;
+                state.withdraw_link(&second);
+                moved.moves(at, &shown);
+                state.take(pos, &first);
+                state.put(second_pos, second.clone(), Item::File(moved));
+                table.files.insert(ino, (held.dir.id, second.clone()));
+                let to = FileRef { dir: held.dir, name: second.clone(), ino };
+                self.core.files.renamed((&held.dir, &first), to);
+                self.queue(&mut state, &second, What::Update(ino), true);
+                withdrawn + 1
+            };
+            state.touch(-1, 0, at);
+            let ctime = at.max(shown.ctime);
+            (Attr { nlink: shown.nlink - 1, ctime, ..shown }, withdrawn)
+        };
+        self.counted(withdrawn);
+        self.pump_later(held);
+        Some(attr)
+    }
+
+    /// Notes that the server has given a file one more name, and how it is known here from now on.
+    pub(super) fn note_link(
+        &self,
+        to: Option<&Arc<HeldDir>>,
+        name: &EntryName,
+        from: Option<&(Arc<HeldDir>, EntryName)>,
+        ino: Ino,
+    ) {
+        let mut was_plain = false;
+        if let Some((held, first)) = from {
+            let taken = self.take(held, first);
+            was_plain = matches!(taken, Some(Item::File(file)) if file.is_plain);
+            self.put(held, first, Item::Other(ino));
+        }
+        let Some(held) = to else { return };
+        self.put(held, name, Item::Other(ino));
+        if let Some((_, first)) = from.filter(|(source, _)| Arc::ptr_eq(source, held)) {
+            let twins = Twins { names: [first.clone(), name.clone()], is_plain: was_plain };
+            held.state.lock().twins.insert(ino, twins);
+        }
+    }
+
+    /// A file that has two names in its directory was changed other than by removing one of them: it
+    /// is the server's that it has two, for good.
+    pub(super) fn forget_twins(&self, node: &NodeRef) {
+        let NodeRef::File(file) = node else { return };
+        let held = self.shared.table.lock().dirs.get(&file.dir.id).cloned();
+        if let Some(held) = held {
+            held.state.lock().twins.remove(&file.ino);
+        }
     }
 
     /// A name of a file was removed: if the file has one left, here, it is one as before it had two.
@@ -184,7 +327,8 @@ impl Delegating {
         };
         let Some(left) = names.iter().find(|name| *name != removed) else { return };
         let is_left = matches!(self.item(held, left), Some(Item::Other(ino)) if ino == attr.ino);
-        if attr.nlink == 1 && names.contains(removed) && is_left {
+        let is_single = attr.nlink == 1 && attr.kind == FileKind::File;
+        if is_single && names.contains(removed) && is_left {
             let local = Local { is_plain, ..Local::of_server(attr, None) };
             self.put(held, left, Item::File(Box::new(local)));
         }
@@ -210,15 +354,26 @@ impl Delegating {
         file.shown(attr)
     }
 
+    /// Whether the attributes of a file are known, with what was written to it.
+    fn knows(&self, file: &Local) -> bool {
+        file.is_known && !self.core.files.is_doubtful(file.attr.ino)
+    }
+
     /// A look at what is under a name; `None` when the server must be asked.
     pub(super) fn look(&self, held: &HeldDir, name: &EntryName) -> Option<Result<Entry>> {
         let state = held.state.lock();
         match state.get(self.pos(name), name) {
             None => Some(Err(FsError::NotFound.into())),
-            Some(Item::File(file)) if file.is_known => {
+            Some(Item::File(file)) if self.knows(file) => {
                 let (attr, target) = (self.shown(file), file.target.clone());
                 Some(Ok(Entry { attr, dir: None, target, whole: true }))
             }
+            Some(Item::Twin(_, first)) => match state.get(self.pos(first), first) {
+                Some(Item::File(file)) if self.knows(file) => {
+                    Some(Ok(Entry { attr: self.shown(file), dir: None, target: None, whole: true }))
+                }
+                Some(_) | None => None,
+            },
             Some(Item::File(_) | Item::Dir(_) | Item::Other(_)) => None,
         }
     }
@@ -245,7 +400,7 @@ impl Delegating {
     ) -> bool {
         match held.state.lock().get(self.pos(name), name) {
             Some(Item::File(file)) => is_so(file),
-            Some(Item::Dir(_) | Item::Other(_)) | None => false,
+            Some(Item::Dir(_) | Item::Twin(..) | Item::Other(_)) | None => false,
         }
     }
 
@@ -359,7 +514,7 @@ impl Delegating {
         let (at, pos) = (self.now_at(held.run.server), self.pos(name));
         let Some(Item::File(file)) = self.item(held, name) else { return None };
         let ino = file.attr.ino;
-        if self.core.files.is_open(ino) {
+        if self.core.files.is_open(ino) || file.twin.is_some() {
             return None;
         }
         let attr = Attr { nlink: 0, ctime: at.max(file.attr.ctime), ..self.shown(&file) };
@@ -367,11 +522,11 @@ impl Delegating {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();
             // Race: the directory may be about to be given back.
-            if state.phase != Phase::Held {
+            if state.phase != Phase::Held || self.core.files.is_open(ino) {
                 return None;
             }
             // A change on its way finds no file any more, unless it has begun to make it.
-            let is_sent = state.file(pos, name, ino)?.is_begun;
+            let is_sent = state.file(pos, name, ino).filter(|file| file.twin.is_none())?.is_begun;
             let withdrawn = state.withdraw(name, ino);
             state.take(pos, name);
             state.touch(-1, 0, at);
@@ -419,7 +574,7 @@ impl Delegating {
         let mut entries = Vec::with_capacity(found.len());
         for (pos, name, item) in found {
             let (kind, entry) = match &item {
-                Item::File(file) if file.is_known => {
+                Item::File(file) if self.knows(file) => {
                     let attr = self.shown(file);
                     let target = file.target.clone();
                     (attr.kind, Some(Entry { attr, dir: None, target, whole: true }))
@@ -428,6 +583,10 @@ impl Delegating {
                     (FileKind::Directory, Some(self.entry_of_dir(dir).await?))
                 }
                 Item::Dir(_) => (FileKind::Directory, None),
+                Item::Twin(..) => match self.look(held, &name)?.ok()? {
+                    entry if entry.attr.ino == item.ino() => (entry.attr.kind, Some(entry)),
+                    _ => return None,
+                },
                 Item::File(_) | Item::Other(_) => return None,
             };
             let (ino, entry) = (item.ino(), entry.filter(|_| plus));
@@ -452,10 +611,9 @@ impl Delegating {
 
     /// Sees to it that the server knows everything of the file of a handle, and that it is open.
     pub(super) async fn settle_handle(&self, handle: Handle) -> Result<()> {
-        if !self.holds_any() {
-            return Ok(());
+        if self.holds_any() {
+            self.settle_file(self.core.files.handle(handle)?.state.ino).await;
         }
-        self.settle_file(self.core.files.handle(handle)?.state.ino).await;
         self.opens_there(handle).await
     }
 
@@ -503,12 +661,12 @@ impl Delegating {
         };
         let after = {
             let mut state = held.state.lock();
-            // Race: the directory may be about to be given back.
-            if state.phase != Phase::Held {
+            // Race: the directory may be about to be given back, or the file to be given a name.
+            if state.phase != Phase::Held || state.is_claimed(&name) {
                 return None;
             }
             let file = state.file(pos, &name, ino)?;
-            if !file.may_wait(&set, cred) {
+            if !file.may_wait(&set, cred) || self.core.files.is_doubtful(ino) {
                 return None;
             }
             if set == SetAttr::default() {
@@ -563,6 +721,7 @@ impl Delegating {
             (state.parent, state.is_known) = (to.0.ino, false);
         }
         let moved = source.and_then(|held| self.take(held, from.1));
+        self.forget_twin(source, moved.as_ref());
         let moved = match moved {
             Some(Item::File(mut file)) if is_within => {
                 file.is_known = false;
@@ -580,6 +739,7 @@ impl Delegating {
         self.changed(source, -1, -subdirs, None);
         let Some(held) = target else { return };
         let replaced = self.take(held, to.1);
+        self.forget_twin(target, replaced.as_ref());
         if let Some(moved) = moved {
             self.put(held, to.1, moved);
         }
@@ -589,6 +749,13 @@ impl Delegating {
             None => (1, subdirs),
         };
         self.changed(Some(held), names, dirs, None);
+    }
+
+    /// Like [`Delegating::forget_twins`], of what had a name in a held directory.
+    fn forget_twin(&self, held: Option<&Arc<HeldDir>>, item: Option<&Item>) {
+        if let (Some(held), Some(Item::Other(ino))) = (held, item) {
+            held.state.lock().twins.remove(ino);
+        }
     }
 
     /// A node may have extended attributes from now on. A directory with a default ACL is given

@@ -11,7 +11,8 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 use base::{Attr, Cred, EntryName, FsError, Ino, SetAttr, SetTime, Time};
 use tokio::time::{Instant, sleep_until};
 use wire::{
-    Create, FileRef, Held, InoRange, NodeRef, Reply, Request, ReserveInos, Setattr, Stand, Unlink,
+    Create, FileRef, Held, InoRange, Link, NodeRef, Reply, Request, ReserveInos, Setattr, Stand,
+    Unlink,
 };
 
 use super::{
@@ -228,11 +229,18 @@ impl Delegating {
                 self.shared.table.lock().leaving.remove(ino);
                 sent
             }
+            What::Link { ino, first, cred, at } => {
+                let sent = self.link_now(held, (first, *ino), &op.name, (cred, *at)).await;
+                if sent.is_err() {
+                    self.has_no_twin(held, (first, *ino), &op.name);
+                }
+                sent
+            }
         };
         if let Err(error) = sent {
             let ino = match op.what {
                 What::Update(ino) => Some(ino),
-                What::Unlink { .. } => None,
+                What::Unlink { .. } | What::Link { .. } => None,
             };
             self.failed(held, &op.name, ino, &error);
         }
@@ -256,6 +264,39 @@ impl Delegating {
         }
     }
 
+    async fn link_now(
+        &self,
+        held: &Arc<HeldDir>,
+        (first, ino): (&EntryName, Ino),
+        name: &EntryName,
+        (cred, at): (&Cred, Time),
+    ) -> Result<()> {
+        let target = NodeRef::File(FileRef { dir: held.dir, name: first.clone(), ino });
+        let request = Link { target: target.clone(), dir: held.dir, name: name.clone() };
+        let done = self.ask_held(held, cred, Request::Link(request), Some(at), None).await?;
+        match done.reply {
+            Reply::Entry(entry) if entry.attr.ino == ino => {
+                self.client.note_link(&target, &held.dir, name);
+                self.note_link(Some(held), name, Some(&(Arc::clone(held), first.clone())), ino);
+                // From now on nothing of the file waits in the directory's queue.
+                if let Some(state) = self.core.files.state_of(ino) {
+                    self.client.flush_state(&state).await;
+                }
+                Ok(())
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The second name of a file could not be sent.
+    fn has_no_twin(&self, held: &HeldDir, (first, ino): (&EntryName, Ino), name: &EntryName) {
+        let pos = self.pos(first);
+        if let Some(file) = held.state.lock().file(pos, first, ino) {
+            file.twin = None;
+        }
+        self.take(held, name);
+    }
+
     /// Tells the server what it does not know of a file.
     async fn update(&self, held: &Arc<HeldDir>, name: &EntryName, ino: Ino) -> Result<()> {
         let Some(News { make, change, read }) = self.begin_update(held, name, ino) else {
@@ -263,6 +304,8 @@ impl Delegating {
         };
         let pos = self.pos(name);
         let file_ref = FileRef { dir: held.dir, name: name.clone(), ino };
+        // Of a file that is made, all is known that follows.
+        let knows = make.is_some() || self.is_known(held, &file_ref);
         let mut learnt = None;
         if let Some(make) = make {
             learnt = Some(self.make(held, &file_ref, &make).await?);
@@ -270,11 +313,11 @@ impl Delegating {
                 file.make = None;
             }
         }
-        if let Some(told) = self.tell(held, &file_ref, change).await? {
+        if let Some(told) = self.tell(held, &file_ref, change, knows).await? {
             learnt = Some(told);
         }
         if let Some((at, cred)) = &read {
-            self.client.touch(cred, NodeRef::File(file_ref), SetTime::At(*at));
+            self.client.touch_now(cred, NodeRef::File(file_ref), SetTime::At(*at)).await;
         }
         self.end_update(held, name, ino, (learnt, read));
         Ok(())
@@ -318,7 +361,7 @@ impl Delegating {
             if let Some(attr) = learnt {
                 (file.attr, file.is_known) = (attr, true);
             }
-            if file.read == read {
+            if read.is_some() && file.read == read {
                 file.read = None;
             }
             file.pending.is_none() && file.read.is_none()
@@ -354,12 +397,13 @@ impl Delegating {
     }
 
     /// Sends what was written to a file, with a change of attributes. Returns the attributes, if
-    /// the server has told any.
+    /// the server has told any, or if those from before are known (`knows`).
     async fn tell(
         &self,
         held: &HeldDir,
         file: &FileRef,
         change: Option<Change>,
+        knows: bool,
     ) -> Result<Option<Attr>> {
         let state = self.core.files.state_of(file.ino);
         if let Some(state) = &state {
@@ -387,7 +431,7 @@ impl Delegating {
         let Some(state) = state else { return Ok(attr) };
         let known = {
             let inner = state.lock();
-            (!inner.doubtful && !inner.is_dirty()).then_some(inner.attr)
+            (knows && !inner.doubtful && !inner.is_dirty()).then_some(inner.attr)
         };
         self.closes(file.ino);
         // The answer to the change is newer than what was written before it.

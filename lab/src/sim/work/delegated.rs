@@ -7,10 +7,10 @@
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use base::{Cred, EntryName, FileKind, FsError, HashKey, SetAttr};
 use client::{Delegating, FileSystem, New, model::Model};
-use wire::{DirRef, NodeRef};
+use wire::{DirRef, NodeRef, SeekTo};
 
 use super::model::{draw, lives_on};
 use crate::{
@@ -88,6 +88,9 @@ pub(super) async fn set_up(
         }
         if random.one_in(2) {
             unsent(&world, &mounts, &format!("{label}-unsent")).await?;
+        }
+        if random.one_in(2) {
+            removed(&world, &mounts, &format!("{label}-removed")).await?;
         }
         let lost = || mounts.iter().map(Delegating::lost).sum::<usize>();
         let losses = || one.client.stats().losses + other.client.stats().losses;
@@ -210,6 +213,37 @@ async fn unsent(world: &World, [one, other]: &[Delegating; 2], name: &str) -> an
     let seen = other.lookup(&Cred::ROOT, &found, &EntryName::new(b"file")?).await;
     ensure!(seen.is_ok() || one.lost() > lost, "a file that was made is not there: {seen:?}");
     tells_of_losses(one, lost).await
+}
+
+/// A file that a mount has opened without asking lives on when either mount removes its name.
+async fn removed(world: &World, mounts: &[Delegating; 2], name: &str) -> anyhow::Result<()> {
+    let one = &mounts[0];
+    for (number, remover) in mounts.iter().enumerate() {
+        let name = format!("{name}-{number}");
+        let lost = one.lost();
+        let (dir, node) = made(one, &name).await?;
+        let NodeRef::File(file) = &node else { bail!("it is no file") };
+        let handle = one.open(&Cred::ROOT, file, None).await?;
+        one.write(handle, 0, "contents".into(), false).await?;
+        one.release(handle).await?;
+        one.settle_all().await;
+        world.wait(Duration::from_millis(100)).await;
+        let handle = one.open(&Cred::ROOT, file, None).await?;
+        let (root, name) = (remover.root().0, EntryName::new(name.as_bytes())?);
+        let found = remover.lookup(&Cred::ROOT, &root, &name).await?.dir.context("it is there")?;
+        ensure!(found.ino == dir.ino, "it is another directory");
+        remover.unlink(&Cred::ROOT, &found, &file.name).await?;
+        world.wait(Duration::from_millis(100)).await;
+        // Asks the server, where the file must still be.
+        let held = one.seek(handle, 0, SeekTo::Data).await;
+        ensure!(held.is_ok() || one.lost() > lost, "an open file is gone: {held:?}");
+        one.release(handle).await?;
+    }
+    for mount in mounts {
+        // Tells of a power cut, if there was one meanwhile.
+        drop(FileSystem::sync(mount).await);
+    }
+    Ok(())
 }
 
 /// The next sync says that something was lost, if it was since `before`, and says so once.

@@ -3,15 +3,18 @@
 
 use std::{cell::RefCell, time::Duration};
 
-use base::{Access, Cred, EntryName, FileKind, Locality, SetAttr, SetTime};
+use base::{
+    Access, Attr, ByteRange, Cred, EntryName, FileKind, FsError, Locality, LockKind, LockMode,
+    SetAttr, SetTime,
+};
 use bytes::Bytes;
-use client::{Delegating, FileSystem as _, Handle, New, model::Model};
+use client::{Delegating, FileLock, FileSystem as _, Handle, New, model::Model};
 use lab::{
     clock::HandClock,
     ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
     sim::jail::Jail,
 };
-use wire::{DirRef, FileRef, NodeRef, Token};
+use wire::{DirRef, FileRef, NodeRef, ReaddirPage, Token, XattrMode};
 
 use super::{
     START, STEPS_MAX, model,
@@ -403,6 +406,128 @@ fn a_file_that_had_a_second_name_for_a_moment_is_removed_together_with_others() 
         assert!(sent <= 3, "{sent} requests removed {FILES} files");
         let (root, _) = mount.root();
         mount.rmdir(&Cred::ROOT, &root, &name("dir")).await.expect("it is empty");
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_file_is_given_another_name_as_git_does_without_asking() {
+    const FILES: usize = 40;
+    in_held_dir(async |world, mount, dir| {
+        let names = |kind: &str| -> Vec<_> {
+            (0..FILES).map(|number| name(&format!("{kind}{number}"))).collect()
+        };
+        let sent = requests_of(&mount, async {
+            for (first, second) in names("tmp").iter().zip(&names("obj")) {
+                unpack(&mount, &dir, first, "contents").await;
+                let entry = mount.lookup(&Cred::ROOT, &dir, first).await.expect("it is there");
+                let (node, before) = (entry.node(&dir, first), entry.attr);
+                let linked = mount.link(&Cred::ROOT, &node, &dir, second).await;
+                assert_eq!(linked.expect("there is room").attr.nlink, 2);
+                for name in [first, second] {
+                    let seen = mount.lookup(&Cred::ROOT, &dir, name).await.expect("it is there");
+                    assert_eq!((seen.attr.ino, seen.attr.nlink), (before.ino, 2));
+                }
+                let left = mount.unlink(&Cred::ROOT, &dir, first).await.expect("it is there");
+                assert_eq!((left.nlink, left.mtime), (1, before.mtime));
+                let gone = mount.lookup(&Cred::ROOT, &dir, first).await;
+                assert_eq!(gone.map(drop), Err(FsError::NotFound.into()));
+            }
+        });
+        let sent = sent.await;
+        assert!(sent <= 8, "{sent} requests made {FILES} files");
+        let mine = mount.readdir(&Cred::ROOT, &dir, 0, 100, true).await.expect("it is there");
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let seen = other.readdir(&Cred::ROOT, &dir, 0, 100, true).await.expect("it is there");
+        // The clock stands still, so a ctime says nothing.
+        let shown = |page: &ReaddirPage| -> Vec<_> {
+            let entries = page.entries.iter().map(|listed| {
+                let attr = listed.entry.as_ref().expect("it was asked for").attr;
+                (listed.name.clone(), Attr { ctime: attr.btime, ..attr })
+            });
+            entries.collect()
+        };
+        assert_eq!(shown(&mine).len(), FILES);
+        assert_eq!(shown(&mine), shown(&seen));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_second_name_that_stays_is_sent_and_changes_of_the_file_with_it() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let (first, second) = (name("a"), name("b"));
+        unpack(&mount, &dir, &first, "contents").await;
+        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        let node = entry.node(&dir, &first);
+        mount.link(&Cred::ROOT, &node, &dir, &second).await.expect("there is room");
+        // Changes come at each moment of the way of the name.
+        for round in 0..8 {
+            let mode = SetAttr { mode: Some(0o600 + round), ..SetAttr::default() };
+            mount.setattr(&Cred::ROOT, &node, mode).await.expect("it is there");
+            tokio::time::sleep(Duration::from_millis(7)).await;
+        }
+        for name in [&first, &second] {
+            let mine = mount.lookup(&Cred::ROOT, &dir, name).await.expect("it is there").attr;
+            assert_eq!((mine.mode & 0o777, mine.nlink), (0o607, 2));
+        }
+        mount.unlink(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        let seen = other.lookup(&Cred::ROOT, &dir, &second).await.expect("it is there").attr;
+        assert_eq!((seen.mode & 0o777, seen.nlink, seen.size), (0o607, 1, 8));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn what_is_written_under_a_lock_is_seen_at_once() {
+    in_held_dir(async |_, mount, dir| {
+        let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+        let made = mount.create(&Cred::ROOT, &dir, &name("a"), new, true, true).await;
+        let made = made.expect("it is new");
+        let (node, handle) =
+            (made.entry.node(&dir, &name("a")), made.handle.expect("to be opened"));
+        let lock = FileLock {
+            range: ByteRange::ALL,
+            kind: LockKind::Whole,
+            mode: LockMode::Exclusive,
+            pid: 1,
+        };
+        mount.lock(handle, 7, lock).await.expect("nobody has one");
+        mount.write(handle, 0, "contents".into(), false).await.expect("there is room");
+        let size = async || mount.getattr(&Cred::ROOT, &node).await.expect("it is there").size;
+        assert_eq!(size().await, 8);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(size().await, 8);
+        mount.release(handle).await.expect("it is open");
+        assert_eq!(size().await, 8);
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_file_that_was_changed_while_it_had_two_names_is_shown_as_it_is() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let (first, second) = (name("a"), name("b"));
+        unpack(&mount, &dir, &first, "contents").await;
+        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        mount.link(&Cred::ROOT, &entry.node(&dir, &first), &dir, &second).await.expect("room");
+        mount.settle_all().await;
+        let node = entry.node(&dir, &second);
+        let (key, value): (Bytes, Bytes) = ("user.note".into(), "text".into());
+        let pair = (key.clone(), value.clone());
+        let set = mount.setxattr(&Cred::ROOT, &node, key, value, XattrMode::Set).await;
+        set.expect("there is room");
+        mount.unlink(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        let xattrs = mount.xattrs(&Cred::ROOT, &node).await.expect("it is there");
+        assert_eq!(xattrs, [pair]);
+        let seen = other.lookup(&Cred::ROOT, &dir, &second).await.expect("it is there");
+        assert_eq!((seen.attr.nlink, seen.attr.ino), (1, entry.attr.ino));
         mount.close().await.expect("nothing is left");
         assert_eq!(mount.lost(), 0);
     });
