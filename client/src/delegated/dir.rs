@@ -466,10 +466,12 @@ impl State {
         self.linking.retain(|[_, second]| second != name);
     }
 
-    /// Whether this is a second name of a file of which something is not sent.
+    /// Whether this is a second name of a file of which something is not sent that came before. Later
+    /// than that come only contents and closes.
     fn first_waits(&self, op: &Op) -> bool {
         op.first().is_some_and(|first| {
-            self.busy.contains_key(first) || self.queue.iter().any(|other| other.name == *first)
+            let goes_first = |other: &Op| other.name == *first && other.number < op.number;
+            self.busy.contains_key(first) || self.queue.iter().any(goes_first)
         })
     }
 
@@ -484,7 +486,7 @@ impl State {
         let mut wanted: Option<Vec<EntryName>> =
             names.map(|names| names.iter().map(|name| (*name).clone()).collect());
         if let Some(wanted) = &mut wanted {
-            // A second name is sent after all of the file.
+            // A second name is sent after what came before of its file.
             let links = self.queue.iter().filter(|op| wanted.contains(&op.name));
             let firsts: Vec<_> = links.filter_map(|op| op.first().cloned()).collect();
             wanted.extend(firsts);

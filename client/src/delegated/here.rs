@@ -189,7 +189,8 @@ impl Delegating {
             let (pos, now) = (self.pos(&name), self.now_at(held.run.server));
             let mut state = held.state.lock();
             let is_held = state.phase == Phase::Held && !state.is_claimed(&name);
-            if let Some(local) = state.file(pos, &name, ino).filter(|_| is_held) {
+            let may_wait = |local: &&mut Local| is_held && local.twin.is_none();
+            if let Some(local) = state.file(pos, &name, ino).filter(may_wait) {
                 local.was_read(now, &open.cred);
                 self.queue(&mut state, &name, What::Update(ino), true);
                 drop(state);
@@ -666,7 +667,9 @@ impl Delegating {
                 return None;
             }
             let file = state.file(pos, &name, ino)?;
-            if !file.may_wait(&set, cred) || self.core.files.is_doubtful(ino) {
+            // After a second name that waits come contents alone.
+            let may_wait = file.may_wait(&set, cred) && file.twin.is_none();
+            if !may_wait || self.core.files.is_doubtful(ino) {
                 return None;
             }
             if set == SetAttr::default() {

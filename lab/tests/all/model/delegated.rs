@@ -532,3 +532,35 @@ fn a_file_that_was_changed_while_it_had_two_names_is_shown_as_it_is() {
         assert_eq!(mount.lost(), 0);
     });
 }
+
+#[test]
+fn a_second_name_and_times_of_the_directory_do_not_wait_for_each_other() {
+    in_held_dir(async |world, mount, dir| {
+        let (first, second) = (name("a"), name("b"));
+        unpack(&mount, &dir, &first, "contents").await;
+        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        let node = entry.node(&dir, &first);
+        let NodeRef::File(file) = &node else { panic!("it is a file") };
+        let handle = mount.open(&Cred::ROOT, file, None).await.expect("it is there");
+        mount.link(&Cred::ROOT, &node, &dir, &second).await.expect("there is room");
+        let mtime = Some(SetTime::At(base::Time { sec: 5, nsec: 0 }));
+        let times = SetAttr { mtime, ..SetAttr::default() };
+        mount.setattr(&Cred::ROOT, &NodeRef::Dir(dir), times).await.expect("it is there");
+        // More of the file comes, and waits for the times.
+        mount.write(handle, 8, " and more".into(), false).await.expect("there is room");
+        mount.flush(handle).await.expect("there is room");
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        mount.read(handle, 0, 100).await.expect("it is open");
+        let settled = tokio::time::timeout(Duration::from_secs(60), async {
+            mount.setattr(&Cred::ROOT, &node, mode).await.expect("it is there");
+            mount.settle_all().await;
+        });
+        settled.await.expect("nothing waits for itself");
+        mount.release(handle).await.expect("it is open");
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let seen = other.lookup(&Cred::ROOT, &dir, &second).await.expect("it is there").attr;
+        assert_eq!((seen.mode & 0o777, seen.nlink, seen.size), (0o600, 2, 17));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
