@@ -374,6 +374,11 @@ impl State {
         of_name.any(|op| matches!(op.what, What::Link { .. }))
     }
 
+    /// Whether a second name of a file waits, or is on its way.
+    pub(super) fn sends_link(&self, name: &EntryName) -> bool {
+        self.has_link(name) || self.linking.iter().any(|[_, second]| second == name)
+    }
+
     /// Takes back a second name of a file, if it was not begun. Whether it was there.
     pub(super) fn withdraw_link(&mut self, name: &EntryName) -> bool {
         let is_it = |op: &Op| op.name == *name && matches!(op.what, What::Link { .. });
@@ -542,6 +547,12 @@ impl State {
     /// whether its own times are among what is lost.
     pub(super) fn give_up(&mut self) -> (Vec<Op>, bool) {
         self.phase = Phase::Returning;
+        self.names.retain(|_, item| !matches!(item, Item::Twin(..)));
+        for item in self.names.values_mut() {
+            if let Item::File(file) = item {
+                file.twin = None;
+            }
+        }
         (self.queue.drain(..).collect(), self.times.take().is_some())
     }
 }

@@ -80,7 +80,7 @@ impl FileSystem for Delegating {
                 }
                 self.settle_removal(file.ino).await;
                 let since = self.changes_of(file.ino);
-                let attr = self.server().getattr(cred, node).await?;
+                let attr = self.server().getattr(cred, &self.as_sent(node)).await?;
                 self.learn(file.ino, Some(attr), since);
                 Ok(attr)
             }
@@ -96,7 +96,7 @@ impl FileSystem for Delegating {
                 self.settle_node(node).await;
                 self.forget_twins(node);
                 let since = self.changes_of(file.ino);
-                let attr = self.server().setattr(cred, node, set).await?;
+                let attr = self.server().setattr(cred, &self.as_sent(node), set).await?;
                 self.learn(file.ino, Some(attr), since);
                 Ok(attr)
             }
@@ -122,7 +122,7 @@ impl FileSystem for Delegating {
 
     async fn readlink(&self, cred: &Cred, file: &FileRef) -> Result<Bytes> {
         self.settle_file(file.ino).await;
-        let target = self.server().readlink(cred, file).await;
+        let target = self.server().readlink(cred, &self.file_as_sent(file)).await;
         self.learn(file.ino, None, 0);
         target
     }
@@ -270,7 +270,7 @@ impl FileSystem for Delegating {
         names.extend(from.as_ref().map(|(held, name)| (Some(held), name)));
         let _claim = self.claim(&names).await;
         self.forget_twins(target);
-        let entry = self.server().link(cred, target, dir, name).await?;
+        let entry = self.server().link(cred, &self.as_sent(target), dir, name).await?;
         let ino = entry.attr.ino;
         self.note_link(to.as_ref(), name, from.as_ref(), ino);
         if let Some(held) = &to {
@@ -437,7 +437,7 @@ impl FileSystem for Delegating {
         if self.is_file(&held, &name, |local| local.make.is_some()) {
             self.settle(&held, Some(&[&name])).await;
         }
-        let handle = self.server().open(cred, file, access).await?;
+        let handle = self.server().open(cred, &self.file_as_sent(file), access).await?;
         self.is_held(&held, &name, file.ino);
         Ok(handle)
     }
@@ -586,7 +586,7 @@ impl FileSystem for Delegating {
             return Ok(Vec::new());
         }
         self.settle_node(node).await;
-        self.server().xattrs(cred, node).await
+        self.server().xattrs(cred, &self.as_sent(node)).await
     }
 
     async fn setxattr(
@@ -612,7 +612,7 @@ impl FileSystem for Delegating {
         self.settle_node(node).await;
         self.is_not_plain(node, is_default).await;
         self.forget_twins(node);
-        let set = self.server().setxattr(cred, node, name, value, mode).await;
+        let set = self.server().setxattr(cred, &self.as_sent(node), name, value, mode).await;
         self.ask_attributes(node).await;
         set
     }
@@ -620,7 +620,7 @@ impl FileSystem for Delegating {
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.settle_node(node).await;
         self.forget_twins(node);
-        let removed = self.server().removexattr(cred, node, name).await;
+        let removed = self.server().removexattr(cred, &self.as_sent(node), name).await;
         self.ask_attributes(node).await;
         removed
     }
@@ -661,6 +661,6 @@ impl FileSystem for Delegating {
 
     async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {
         self.settle_node(node).await;
-        self.server().info(node).await
+        self.server().info(&self.as_sent(node)).await
     }
 }

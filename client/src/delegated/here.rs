@@ -124,7 +124,10 @@ impl Delegating {
             // The server knows of a second name before anything is done to either of the two.
             let twins = {
                 let state = held.state.lock();
-                wanted.iter().find_map(|name| state.twins_of(self.pos(name), name))
+                let mut twins =
+                    wanted.iter().filter_map(|name| state.twins_of(self.pos(name), name));
+                // A directory that was lost sends none.
+                twins.find(|[_, second]| state.sends_link(second))
             };
             let Some([first, second]) = twins else { break };
             held.state.lock().unclaim(names);
@@ -235,10 +238,13 @@ impl Delegating {
         Some(Entry { attr, dir: None, target: None, whole: true })
     }
 
-    /// Removes one of the two names of a file of which the server does not have the second one;
-    /// `None` when the server must do it.
+    /// Removes the first name of a closed file that waits to be made, so that it is made under its
+    /// second one; `None` when the server must remove the name.
     pub(super) fn remove_twin(&self, held: &Arc<HeldDir>, name: &EntryName) -> Option<Attr> {
         let [first, second] = held.state.lock().twins_of(self.pos(name), name)?;
+        if *name != first {
+            return None;
+        }
         let (pos, second_pos) = (self.pos(&first), self.pos(&second));
         let at = self.now_at(held.run.server);
         let (attr, withdrawn) = {
@@ -255,34 +261,23 @@ impl Delegating {
             let Some(Item::File(file)) = state.get(pos, &first) else { return None };
             let (ino, mut moved) = (file.attr.ino, file.clone());
             let shown = self.shown(&moved);
-            let withdrawn = if *name == second {
-                if !state.withdraw_link(&second) {
-                    return None;
-                }
-                state.take(second_pos, &second);
-                let file = state.file(pos, &first, ino)?;
-                file.twin = None;
-                1
-            } else {
-                // The server has no part of the file yet, so the second name takes the place of the
-                // first.
-                if moved.is_begun || !state.has_link(&second) {
-                    return None;
-                }
-                let withdrawn = state.withdraw(&first, ino)?;
-                state.withdraw_link(&second);
-                moved.moves(at, &shown);
-                state.take(pos, &first);
-                state.put(second_pos, second.clone(), Item::File(moved));
-                table.files.insert(ino, (held.dir.id, second.clone()));
-                let to = FileRef { dir: held.dir, name: second.clone(), ino };
-                self.core.files.renamed((&held.dir, &first), to);
-                self.queue(&mut state, &second, What::Update(ino), true);
-                withdrawn + 1
-            };
+            // Programs that have the file open name it as the server would have to know it.
+            let is_open = self.core.files.is_open(ino);
+            if moved.is_begun || is_open || !state.has_link(&second) {
+                return None;
+            }
+            let withdrawn = state.withdraw(&first, ino)?;
+            state.withdraw_link(&second);
+            moved.moves(at, &shown);
+            state.take(pos, &first);
+            state.put(second_pos, second.clone(), Item::File(moved));
+            table.files.insert(ino, (held.dir.id, second.clone()));
+            let to = FileRef { dir: held.dir, name: second.clone(), ino };
+            self.core.files.renamed((&held.dir, &first), to);
+            self.queue(&mut state, &second, What::Update(ino), true);
             state.touch(-1, 0, at);
             let ctime = at.max(shown.ctime);
-            (Attr { nlink: shown.nlink - 1, ctime, ..shown }, withdrawn)
+            (Attr { nlink: shown.nlink - 1, ctime, ..shown }, withdrawn + 1)
         };
         self.counted(withdrawn);
         self.pump_later(held);
@@ -297,17 +292,55 @@ impl Delegating {
         from: Option<&(Arc<HeldDir>, EntryName)>,
         ino: Ino,
     ) {
-        let mut was_plain = false;
-        if let Some((held, first)) = from {
-            let taken = self.take(held, first);
-            was_plain = matches!(taken, Some(Item::File(file)) if file.is_plain);
-            self.put(held, first, Item::Other(ino));
+        match (from, to) {
+            (Some((source, first)), Some(held)) if Arc::ptr_eq(source, held) => {
+                self.has_two_names(held, [first, name], ino);
+            }
+            (from, to) => {
+                if let Some((held, first)) = from {
+                    self.take(held, first);
+                    self.put(held, first, Item::Other(ino));
+                }
+                if let Some(held) = to {
+                    self.put(held, name, Item::Other(ino));
+                }
+            }
         }
-        let Some(held) = to else { return };
-        self.put(held, name, Item::Other(ino));
-        if let Some((_, first)) = from.filter(|(source, _)| Arc::ptr_eq(source, held)) {
-            let twins = Twins { names: [first.clone(), name.clone()], is_plain: was_plain };
-            held.state.lock().twins.insert(ino, twins);
+    }
+
+    /// The server knows two names of a file in one directory. Both change at once, also while the
+    /// directory is given back: programs wait for them.
+    fn has_two_names(&self, held: &HeldDir, [first, second]: [&EntryName; 2], ino: Ino) {
+        let mut table = self.shared.table.lock();
+        let mut state = held.state.lock();
+        let taken = state.take(self.pos(first), first);
+        let is_plain = matches!(taken, Some(Item::File(file)) if file.is_plain);
+        for name in [first, second] {
+            state.put(self.pos(name), name.clone(), Item::Other(ino));
+        }
+        let twins = Twins { names: [first.clone(), second.clone()], is_plain };
+        state.twins.insert(ino, twins);
+        drop(state);
+        if table.files.get(&ino).is_some_and(|(dir, _)| *dir == held.dir.id) {
+            table.files.remove(&ino);
+        }
+        drop(table);
+        self.core.files.is_held(ino, None);
+    }
+
+    /// A node under the name by which the server knows it, if it is a file that is held.
+    pub(super) fn as_sent(&self, node: &NodeRef) -> NodeRef {
+        match node {
+            NodeRef::File(file) => NodeRef::File(self.file_as_sent(file)),
+            NodeRef::Dir(dir) => NodeRef::Dir(*dir),
+        }
+    }
+
+    /// Like [`Delegating::as_sent`], of a file.
+    pub(super) fn file_as_sent(&self, file: &FileRef) -> FileRef {
+        match self.place_of(file.ino) {
+            Some((held, name)) => FileRef { dir: held.dir, name, ino: file.ino },
+            None => file.clone(),
         }
     }
 

@@ -271,7 +271,18 @@ impl Delegating {
         name: &EntryName,
         (cred, at): (&Cred, Time),
     ) -> Result<()> {
+        if let Some(state) = self.core.files.unopened(ino) {
+            // The file is not among those of the directory from now on.
+            self.open_there_or_lose(&state).await;
+        }
         let target = NodeRef::File(FileRef { dir: held.dir, name: first.clone(), ino });
+        let read = {
+            let mut state = held.state.lock();
+            state.file(self.pos(first), first, ino).and_then(|file| file.read.take())
+        };
+        if let Some((at, reader)) = read {
+            self.client.touch_now(&reader, target.clone(), SetTime::At(at)).await;
+        }
         let request = Link { target: target.clone(), dir: held.dir, name: name.clone() };
         let done = self.ask_held(held, cred, Request::Link(request), Some(at), None).await?;
         match done.reply {
@@ -331,7 +342,9 @@ impl Delegating {
             drop(state);
             // The name may be another file's by now, which has a change of its own.
             let unmade = self.core.files.state_of(ino);
-            if unmade.is_some_and(|state| state.lock().is_unmade) {
+            let is_unmade = unmade.is_some_and(|state| state.lock().is_unmade);
+            // Under another name the file is still to be made.
+            if is_unmade && self.place_of(ino).is_none() {
                 self.was_never_made(held, name, ino, None);
             }
             self.closes(ino);

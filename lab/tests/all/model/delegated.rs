@@ -14,7 +14,7 @@ use lab::{
     ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
     sim::jail::Jail,
 };
-use wire::{DirRef, FileRef, NodeRef, ReaddirPage, Token, XattrMode};
+use wire::{DirRef, FileRef, NodeRef, ReaddirPage, RenameMode, SeekTo, Token, XattrMode};
 
 use super::{
     START, STEPS_MAX, model,
@@ -560,6 +560,79 @@ fn a_second_name_and_times_of_the_directory_do_not_wait_for_each_other() {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         let seen = other.lookup(&Cred::ROOT, &dir, &second).await.expect("it is there").attr;
         assert_eq!((seen.mode & 0o777, seen.nlink, seen.size), (0o600, 2, 17));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_file_is_changed_by_a_second_name_that_is_not_sent() {
+    in_held_dir(async |_, mount, dir| {
+        let (first, second) = (name("a"), name("b"));
+        unpack(&mount, &dir, &first, "contents").await;
+        mount.settle_all().await;
+        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        mount.link(&Cred::ROOT, &entry.node(&dir, &first), &dir, &second).await.expect("room");
+        let node = entry.node(&dir, &second);
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let attr = mount.setattr(&Cred::ROOT, &node, mode).await.expect("it is there");
+        assert_eq!((attr.mode & 0o777, attr.ino), (0o600, entry.attr.ino));
+        let size = SetAttr { size: Some(3), ..SetAttr::default() };
+        mount.setattr(&Cred::ROOT, &node, size).await.expect("it is there");
+        let (handle, bytes) = opened(&mount, &dir, &second).await;
+        assert_eq!(bytes, "con");
+        mount.release(handle).await.expect("it is open");
+        mount.unlink(&Cred::ROOT, &dir, &second).await.expect("it is there");
+        let left = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there").attr;
+        assert_eq!((left.nlink, left.size), (1, 3));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn names_are_right_when_the_directory_is_asked_for_while_a_second_one_is_sent() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let (first, second, third) = (name("a"), name("b"), name("c"));
+        unpack(&mount, &dir, &first, "contents").await;
+        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        mount.link(&Cred::ROOT, &entry.node(&dir, &first), &dir, &second).await.expect("room");
+        let caller = Cred::ROOT;
+        let (moved, removed, _) = tokio::join!(
+            mount.rename(&caller, (&dir, &second), (&dir, &third), RenameMode::Replace),
+            mount.unlink(&caller, &dir, &first),
+            other.lookup(&caller, &dir, &first),
+        );
+        assert_eq!((moved.map(drop), removed.map(drop)), (Ok(()), Ok(())));
+        for mount in [&mount, &other] {
+            let seen = mount.lookup(&Cred::ROOT, &dir, &third).await.expect("it is there").attr;
+            assert_eq!((seen.ino, seen.nlink), (entry.attr.ino, 1));
+        }
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn a_file_that_is_open_lives_on_when_both_of_its_names_go() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let (first, second) = (name("a"), name("b"));
+        unpack(&mount, &dir, &first, "contents").await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let (handle, _) = opened(&mount, &dir, &first).await;
+        let attr = mount.opened_attr(handle).expect("it is open");
+        let node = NodeRef::File(FileRef { dir, name: first.clone(), ino: attr.ino });
+        mount.link(&Cred::ROOT, &node, &dir, &second).await.expect("there is room");
+        mount.settle_all().await;
+        for name in [&first, &second] {
+            other.unlink(&Cred::ROOT, &dir, name).await.expect("it is there");
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let found = mount.seek(handle, 0, SeekTo::Data).await;
+        assert_eq!(found, Ok(0), "the server has it");
+        mount.release(handle).await.expect("it is open");
         mount.close().await.expect("nothing is left");
         assert_eq!(mount.lost(), 0);
     });
