@@ -9,7 +9,8 @@
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
 //!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
-//!   and returns. `fs`: the operations, `here`: their parts.
+//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`: those of opens and of
+//!   second names.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the
@@ -20,8 +21,10 @@ mod dir;
 mod file;
 mod fs;
 mod here;
+mod opens;
 mod recalls;
 mod send;
+mod twins;
 
 use std::{
     ops::Deref,

@@ -321,7 +321,7 @@ impl Client {
     /// Sees to it that the server knows that a file is open.
     ///
     /// # Errors
-    /// As an open of the file by its name.
+    /// The errors of an open of the file by its name.
     pub(crate) async fn open_there(&self, state: &FileState) -> Result<()> {
         let (file, cred) = {
             let inner = state.lock();

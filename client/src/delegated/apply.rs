@@ -267,19 +267,14 @@ impl Delegating {
         }
         if learnt.is_none() && !is_left {
             // Only the close was to be told: what was sent before is known.
-            let state = self.core.files.state_of(ino).filter(|_| self.is_known(held, &file));
+            let state =
+                self.core.files.state_of(ino).filter(|_| self.is_known(held, &op.name, ino));
             learnt = state.and_then(|state| {
                 let inner = state.lock();
                 (!inner.doubtful && !inner.is_unmade && !inner.is_dirty()).then_some(inner.attr)
             });
         }
         (!is_left).then_some((learnt, told))
-    }
-
-    /// Whether the attributes of a file are known, so that those of its open handles are, too.
-    pub(super) fn is_known(&self, held: &HeldDir, file: &FileRef) -> bool {
-        let pos = self.pos(&file.name);
-        held.state.lock().file(pos, &file.name, file.ino).is_some_and(|file| file.is_known)
     }
 
     /// A file was removed before the server has made it, and after it was asked to.

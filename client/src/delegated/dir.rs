@@ -129,6 +129,11 @@ impl Op {
             What::Update(_) | What::Unlink { .. } => None,
         }
     }
+
+    /// Whether this gives a file the second name `name`.
+    fn is_link_of(&self, name: &EntryName) -> bool {
+        self.name == *name && self.first().is_some()
+    }
 }
 
 /// A change of a directory's own times.
@@ -370,8 +375,7 @@ impl State {
 
     /// Whether a second name of a file waits, and was not begun.
     pub(super) fn has_link(&self, name: &EntryName) -> bool {
-        let mut of_name = self.queue.iter().filter(|op| op.name == *name);
-        of_name.any(|op| matches!(op.what, What::Link { .. }))
+        self.queue.iter().any(|op| op.is_link_of(name))
     }
 
     /// Whether a second name of a file waits, or is on its way.
@@ -379,11 +383,9 @@ impl State {
         self.has_link(name) || self.linking.iter().any(|[_, second]| second == name)
     }
 
-    /// Takes back a second name of a file, if it was not begun. Whether it was there.
-    pub(super) fn withdraw_link(&mut self, name: &EntryName) -> bool {
-        let is_it = |op: &Op| op.name == *name && matches!(op.what, What::Link { .. });
-        let found = self.queue.iter().position(is_it);
-        found.is_some_and(|at| self.queue.remove(at).is_some())
+    /// Takes back a second name of a file, if it was not begun.
+    pub(super) fn withdraw_link(&mut self, name: &EntryName) {
+        self.queue.retain(|op| !op.is_link_of(name));
     }
 
     /// The two names of a file of which the second one is not sent.
@@ -488,16 +490,17 @@ impl State {
     /// Makes all changes of these names due up to a number, or those of all names. Whether there
     /// are none, also on their way.
     pub(super) fn hurry(&mut self, names: Option<&[&EntryName]>, upto: u64, now: Instant) -> bool {
-        let mut wanted: Option<Vec<EntryName>> =
-            names.map(|names| names.iter().map(|name| (*name).clone()).collect());
-        if let Some(wanted) = &mut wanted {
-            // A second name is sent after what came before of its file.
-            let links = self.queue.iter().filter(|op| wanted.contains(&op.name));
-            let firsts: Vec<_> = links.filter_map(|op| op.first().cloned()).collect();
-            wanted.extend(firsts);
-        }
+        // A second name is sent after what came before of its file.
+        let firsts: Vec<EntryName> = match names {
+            Some(names) => {
+                let of_names = self.queue.iter().filter(|op| names.contains(&&op.name));
+                of_names.filter_map(|op| op.first().cloned()).collect()
+            }
+            None => Vec::new(),
+        };
         let concerns = |name: &EntryName, number: u64| {
-            number <= upto && wanted.as_ref().is_none_or(|names| names.contains(name))
+            let is_named = names.is_none_or(|names| names.contains(&name));
+            number <= upto && (is_named || firsts.contains(name))
         };
         let mut is_idle = !self.busy.iter().any(|(name, number)| concerns(name, *number));
         for op in self.queue.iter_mut().filter(|op| concerns(&op.name, op.number)) {

@@ -7,22 +7,18 @@
 use std::sync::Arc;
 
 use base::{
-    Access, Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, SetTime, Time,
-    acl::without_umask, attr::MODE_SETGID, layout::POS_MAX,
+    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
+    attr::MODE_SETGID, layout::POS_MAX,
 };
 use tokio::time::Instant;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
 
 use super::{
     Delegating,
-    dir::{HeldDir, Item, Phase, Twins, What},
+    dir::{HeldDir, Item, Phase, What},
     file::{Local, Make},
 };
-use crate::{
-    FileSystem, Handle, Made, New, Result,
-    bugs::{self, Bug},
-    contents::FileState,
-};
+use crate::{FileSystem, Handle, Made, New, Result};
 
 /// Number of directories that are given back at a time when there are too many.
 const GIVEN_BACK_AT_ONCE: usize = 64;
@@ -143,191 +139,6 @@ impl Delegating {
         }
     }
 
-    /// Opens a file once more that this client has open, or closed a while ago, without asking.
-    /// `None` when the server must be asked.
-    pub(super) fn open_here(
-        &self,
-        held: &HeldDir,
-        name: &EntryName,
-        ino: Ino,
-        cred: &Cred,
-    ) -> Option<Handle> {
-        let mut state = held.state.lock();
-        // Race: the directory may be about to be given back, or the name to change.
-        if state.phase != Phase::Held || state.is_claimed(name) {
-            return None;
-        }
-        state.file(self.pos(name), name, ino)?;
-        let file = FileRef { dir: held.dir, name: name.clone(), ino };
-        self.core.files.open_again(&file, cred, Access::READ.and(Access::WRITE))
-    }
-
-    /// Sees to it that the server knows that the file of a handle is open.
-    pub(super) async fn opens_there(&self, handle: Handle) -> Result<()> {
-        if !self.shared.on {
-            return Ok(());
-        }
-        let state = Arc::clone(&self.core.files.handle(handle)?.state);
-        self.client.open_there(&state).await
-    }
-
-    /// Opens a file at the server that is open here. Without that, its handles are lost.
-    pub(super) async fn open_there_or_lose(&self, state: &Arc<FileState>) {
-        if bugs::has(Bug::OpenNotTold) {
-            return;
-        }
-        if let Err(error) = self.client.open_there(state).await {
-            tracing::warn!(ino = state.ino.0, %error, "an open file is lost");
-            self.core.files.lose_one(state);
-        }
-    }
-
-    /// Notes that the file of a handle was read, if the server is to know.
-    pub(super) fn note_read(&self, handle: Handle) {
-        let Ok(open) = self.core.files.handle(handle) else { return };
-        let (ino, read_at) = (open.state.ino, open.state.lock().read_at.take());
-        let Some(at) = read_at else { return };
-        let file = open.state.lock().file.clone();
-        if let Some((held, name)) = self.place_of(ino) {
-            let (pos, now) = (self.pos(&name), self.now_at(held.run.server));
-            let mut state = held.state.lock();
-            let is_held = state.phase == Phase::Held && !state.is_claimed(&name);
-            let may_wait = |local: &&mut Local| is_held && local.twin.is_none();
-            if let Some(local) = state.file(pos, &name, ino).filter(may_wait) {
-                local.was_read(now, &open.cred);
-                self.queue(&mut state, &name, What::Update(ino), true);
-                drop(state);
-                return self.pump_later(&held);
-            }
-        }
-        self.client.touch(&open.cred, NodeRef::File(file), SetTime::At(at));
-    }
-
-    /// Gives a file of a held directory a second name there; `None` when the server must do it.
-    pub(super) fn link_here(
-        &self,
-        held: &Arc<HeldDir>,
-        (first, ino): (&EntryName, Ino),
-        name: &EntryName,
-        cred: &Cred,
-    ) -> Option<Entry> {
-        let at = self.now_at(held.run.server);
-        let (pos, first_pos) = (self.pos(name), self.pos(first));
-        let attr = {
-            let mut state = held.state.lock();
-            // Race: the directory may be about to be given back, or a name to change.
-            let is_free = !state.is_claimed(first) && !state.is_claimed(name);
-            if state.phase != Phase::Held || !is_free || state.get(pos, name).is_some() {
-                return None;
-            }
-            let file = state.file(first_pos, first, ino)?;
-            let is_known = file.is_known && !self.core.files.is_doubtful(ino);
-            let may_wait = is_known && file.twin.is_none() && file.attr.nlink == 1;
-            if !may_wait || file.attr.kind != FileKind::File {
-                return None;
-            }
-            file.twin = Some((name.clone(), at));
-            let attr = self.shown(file);
-            state.put(pos, name.clone(), Item::Twin(ino, first.clone()));
-            state.touch(1, 0, at);
-            let what = What::Link { ino, first: first.clone(), cred: cred.clone(), at };
-            self.queue(&mut state, name, what, true);
-            attr
-        };
-        self.pump_later(held);
-        Some(Entry { attr, dir: None, target: None, whole: true })
-    }
-
-    /// Removes the first name of a closed file that waits to be made, so that it is made under its
-    /// second one; `None` when the server must remove the name.
-    pub(super) fn remove_twin(&self, held: &Arc<HeldDir>, name: &EntryName) -> Option<Attr> {
-        let [first, second] = held.state.lock().twins_of(self.pos(name), name)?;
-        if *name != first {
-            return None;
-        }
-        let (pos, second_pos) = (self.pos(&first), self.pos(&second));
-        let at = self.now_at(held.run.server);
-        let (attr, withdrawn) = {
-            let mut table = self.shared.table.lock();
-            let mut state = held.state.lock();
-            let is_free = !state.is_claimed(&first) && !state.is_claimed(&second);
-            // Race: the directory may be about to be given back, or the names to change.
-            if state.phase != Phase::Held
-                || !is_free
-                || state.twins_of(pos, &first)? != [first.clone(), second.clone()]
-            {
-                return None;
-            }
-            let Some(Item::File(file)) = state.get(pos, &first) else { return None };
-            let (ino, mut moved) = (file.attr.ino, file.clone());
-            let shown = self.shown(&moved);
-            // Programs that have the file open name it as the server would have to know it.
-            let is_open = self.core.files.is_open(ino);
-            if moved.is_begun || is_open || !state.has_link(&second) {
-                return None;
-            }
-            let withdrawn = state.withdraw(&first, ino)?;
-            state.withdraw_link(&second);
-            moved.moves(at, &shown);
-            state.take(pos, &first);
-            state.put(second_pos, second.clone(), Item::File(moved));
-            table.files.insert(ino, (held.dir.id, second.clone()));
-            let to = FileRef { dir: held.dir, name: second.clone(), ino };
-            self.core.files.renamed((&held.dir, &first), to);
-            self.queue(&mut state, &second, What::Update(ino), true);
-            state.touch(-1, 0, at);
-            let ctime = at.max(shown.ctime);
-            (Attr { nlink: shown.nlink - 1, ctime, ..shown }, withdrawn + 1)
-        };
-        self.counted(withdrawn);
-        self.pump_later(held);
-        Some(attr)
-    }
-
-    /// Notes that the server has given a file one more name, and how it is known here from now on.
-    pub(super) fn note_link(
-        &self,
-        to: Option<&Arc<HeldDir>>,
-        name: &EntryName,
-        from: Option<&(Arc<HeldDir>, EntryName)>,
-        ino: Ino,
-    ) {
-        match (from, to) {
-            (Some((source, first)), Some(held)) if Arc::ptr_eq(source, held) => {
-                self.has_two_names(held, [first, name], ino);
-            }
-            (from, to) => {
-                if let Some((held, first)) = from {
-                    self.take(held, first);
-                    self.put(held, first, Item::Other(ino));
-                }
-                if let Some(held) = to {
-                    self.put(held, name, Item::Other(ino));
-                }
-            }
-        }
-    }
-
-    /// The server knows two names of a file in one directory. Both change at once, also while the
-    /// directory is given back: programs wait for them.
-    fn has_two_names(&self, held: &HeldDir, [first, second]: [&EntryName; 2], ino: Ino) {
-        let mut table = self.shared.table.lock();
-        let mut state = held.state.lock();
-        let taken = state.take(self.pos(first), first);
-        let is_plain = matches!(taken, Some(Item::File(file)) if file.is_plain);
-        for name in [first, second] {
-            state.put(self.pos(name), name.clone(), Item::Other(ino));
-        }
-        let twins = Twins { names: [first.clone(), second.clone()], is_plain };
-        state.twins.insert(ino, twins);
-        drop(state);
-        if table.files.get(&ino).is_some_and(|(dir, _)| *dir == held.dir.id) {
-            table.files.remove(&ino);
-        }
-        drop(table);
-        self.core.files.is_held(ino, None);
-    }
-
     /// A node under the name by which the server knows it, if it is a file that is held.
     pub(super) fn as_sent(&self, node: &NodeRef) -> NodeRef {
         match node {
@@ -341,30 +152,6 @@ impl Delegating {
         match self.place_of(file.ino) {
             Some((held, name)) => FileRef { dir: held.dir, name, ino: file.ino },
             None => file.clone(),
-        }
-    }
-
-    /// A file that has two names in its directory was changed other than by removing one of them: it
-    /// is the server's that it has two, for good.
-    pub(super) fn forget_twins(&self, node: &NodeRef) {
-        let NodeRef::File(file) = node else { return };
-        let held = self.shared.table.lock().dirs.get(&file.dir.id).cloned();
-        if let Some(held) = held {
-            held.state.lock().twins.remove(&file.ino);
-        }
-    }
-
-    /// A name of a file was removed: if the file has one left, here, it is one as before it had two.
-    pub(super) fn is_single(&self, held: &Arc<HeldDir>, removed: &EntryName, attr: Attr) {
-        let Some(Twins { names, is_plain }) = held.state.lock().twins.remove(&attr.ino) else {
-            return;
-        };
-        let Some(left) = names.iter().find(|name| *name != removed) else { return };
-        let is_left = matches!(self.item(held, left), Some(Item::Other(ino)) if ino == attr.ino);
-        let is_single = attr.nlink == 1 && attr.kind == FileKind::File;
-        if is_single && names.contains(removed) && is_left {
-            let local = Local { is_plain, ..Local::of_server(attr, None) };
-            self.put(held, left, Item::File(Box::new(local)));
         }
     }
 
@@ -389,26 +176,26 @@ impl Delegating {
     }
 
     /// Whether the attributes of a file are known, with what was written to it.
-    fn knows(&self, file: &Local) -> bool {
+    pub(super) fn knows(&self, file: &Local) -> bool {
         file.is_known && !self.core.files.is_doubtful(file.attr.ino)
     }
 
     /// A look at what is under a name; `None` when the server must be asked.
     pub(super) fn look(&self, held: &HeldDir, name: &EntryName) -> Option<Result<Entry>> {
         let state = held.state.lock();
-        match state.get(self.pos(name), name) {
-            None => Some(Err(FsError::NotFound.into())),
-            Some(Item::File(file)) if self.knows(file) => {
+        let Some(found) = state.get(self.pos(name), name) else {
+            return Some(Err(FsError::NotFound.into()));
+        };
+        let found = match found {
+            Item::Twin(_, first) => state.get(self.pos(first), first)?,
+            found => found,
+        };
+        match found {
+            Item::File(file) if self.knows(file) => {
                 let (attr, target) = (self.shown(file), file.target.clone());
                 Some(Ok(Entry { attr, dir: None, target, whole: true }))
             }
-            Some(Item::Twin(_, first)) => match state.get(self.pos(first), first) {
-                Some(Item::File(file)) if self.knows(file) => {
-                    Some(Ok(Entry { attr: self.shown(file), dir: None, target: None, whole: true }))
-                }
-                Some(_) | None => None,
-            },
-            Some(Item::File(_) | Item::Dir(_) | Item::Other(_)) => None,
+            Item::File(_) | Item::Dir(_) | Item::Twin(..) | Item::Other(_) => None,
         }
     }
 
@@ -436,6 +223,11 @@ impl Delegating {
             Some(Item::File(file)) => is_so(file),
             Some(Item::Dir(_) | Item::Twin(..) | Item::Other(_)) | None => false,
         }
+    }
+
+    /// Whether a name is this file's here, and its attributes are known.
+    pub(super) fn is_known(&self, held: &HeldDir, name: &EntryName, ino: Ino) -> bool {
+        self.is_file(held, name, |file| file.is_known && file.attr.ino == ino)
     }
 
     /// The entry of a name, as far as it is known here.
@@ -785,13 +577,6 @@ impl Delegating {
             None => (1, subdirs),
         };
         self.changed(Some(held), names, dirs, None);
-    }
-
-    /// Like [`Delegating::forget_twins`], of what had a name in a held directory.
-    fn forget_twin(&self, held: Option<&Arc<HeldDir>>, item: Option<&Item>) {
-        if let (Some(held), Some(Item::Other(ino))) = (held, item) {
-            held.state.lock().twins.remove(ino);
-        }
     }
 
     /// A node may have extended attributes from now on. A directory with a default ACL is given

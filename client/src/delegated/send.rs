@@ -316,7 +316,7 @@ impl Delegating {
         let pos = self.pos(name);
         let file_ref = FileRef { dir: held.dir, name: name.clone(), ino };
         // Of a file that is made, all is known that follows.
-        let knows = make.is_some() || self.is_known(held, &file_ref);
+        let knows = make.is_some() || self.is_known(held, name, ino);
         let mut learnt = None;
         if let Some(make) = make {
             learnt = Some(self.make(held, &file_ref, &make).await?);

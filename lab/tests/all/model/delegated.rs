@@ -14,7 +14,7 @@ use lab::{
     ops::{Difference, Rules, Step, Tallies, Tally, compare, search},
     sim::jail::Jail,
 };
-use wire::{DirRef, FileRef, NodeRef, ReaddirPage, RenameMode, SeekTo, Token, XattrMode};
+use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirPage, RenameMode, SeekTo, Token, XattrMode};
 
 use super::{
     START, STEPS_MAX, model,
@@ -455,15 +455,26 @@ fn a_file_is_given_another_name_as_git_does_without_asking() {
     });
 }
 
+/// Makes a file, and gives it a second name at once; its entry before that.
+async fn with_two_names(
+    mount: &Delegating,
+    dir: &DirRef,
+    [first, second]: [&EntryName; 2],
+) -> Entry {
+    unpack(mount, dir, first, "contents").await;
+    let entry = mount.lookup(&Cred::ROOT, dir, first).await.expect("it is there");
+    let node = entry.node(dir, first);
+    mount.link(&Cred::ROOT, &node, dir, second).await.expect("there is room");
+    entry
+}
+
 #[test]
 fn a_second_name_that_stays_is_sent_and_changes_of_the_file_with_it() {
     in_held_dir(async |world, mount, dir| {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         let (first, second) = (name("a"), name("b"));
-        unpack(&mount, &dir, &first, "contents").await;
-        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
+        let entry = with_two_names(&mount, &dir, [&first, &second]).await;
         let node = entry.node(&dir, &first);
-        mount.link(&Cred::ROOT, &node, &dir, &second).await.expect("there is room");
         // Changes come at each moment of the way of the name.
         for round in 0..8 {
             let mode = SetAttr { mode: Some(0o600 + round), ..SetAttr::default() };
@@ -514,9 +525,7 @@ fn a_file_that_was_changed_while_it_had_two_names_is_shown_as_it_is() {
     in_held_dir(async |world, mount, dir| {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         let (first, second) = (name("a"), name("b"));
-        unpack(&mount, &dir, &first, "contents").await;
-        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
-        mount.link(&Cred::ROOT, &entry.node(&dir, &first), &dir, &second).await.expect("room");
+        let entry = with_two_names(&mount, &dir, [&first, &second]).await;
         mount.settle_all().await;
         let node = entry.node(&dir, &second);
         let (key, value): (Bytes, Bytes) = ("user.note".into(), "text".into());
@@ -595,9 +604,7 @@ fn names_are_right_when_the_directory_is_asked_for_while_a_second_one_is_sent() 
     in_held_dir(async |world, mount, dir| {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         let (first, second, third) = (name("a"), name("b"), name("c"));
-        unpack(&mount, &dir, &first, "contents").await;
-        let entry = mount.lookup(&Cred::ROOT, &dir, &first).await.expect("it is there");
-        mount.link(&Cred::ROOT, &entry.node(&dir, &first), &dir, &second).await.expect("room");
+        let entry = with_two_names(&mount, &dir, [&first, &second]).await;
         let caller = Cred::ROOT;
         let (moved, removed, _) = tokio::join!(
             mount.rename(&caller, (&dir, &second), (&dir, &third), RenameMode::Replace),
