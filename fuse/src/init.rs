@@ -94,6 +94,17 @@ pub enum IoUring {
     On,
 }
 
+/// Threads that take requests over io_uring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Threads {
+    /// The session's own takes all of them.
+    #[default]
+    One,
+    /// One for each CPU on which this process may run, beside the session's own: see
+    /// [`Session::workers`](crate::Session::workers).
+    EachCpu,
+}
+
 /// Way by which requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -121,6 +132,8 @@ pub struct InitOptions {
     /// Whether requests come over io_uring. The largest write shrinks there, to 128 KiB at least,
     /// where the machine has more than 8 CPUs.
     pub io_uring: IoUring,
+    /// Threads that take requests over io_uring.
+    pub threads: Threads,
 }
 
 impl Default for InitOptions {
@@ -133,6 +146,7 @@ impl Default for InitOptions {
             congestion_threshold: 48,
             time_gran: 1,
             io_uring: IoUring::Off,
+            threads: Threads::One,
         }
     }
 }

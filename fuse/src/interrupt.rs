@@ -33,33 +33,50 @@ pub(crate) struct Interrupts(Mutex<Table>);
 struct Table {
     in_hand: Slab<InHand>,
     early: BTreeSet<Unique>,
+    /// Number of requests in hand, by the thread that took them.
+    counts: Vec<usize>,
 }
 
 #[derive(Debug)]
 struct InHand {
     unique: Unique,
+    by: Taker,
     interrupted: bool,
     waker: Option<Waker>,
 }
+
+/// A thread that takes requests of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taker(usize);
 
 /// A request's place in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot(usize);
 
 impl Interrupts {
-    pub(crate) fn register(&self, unique: Unique) -> Slot {
+    /// One more thread takes requests.
+    pub(crate) fn taker(&self) -> Taker {
+        let mut table = self.0.lock();
+        table.counts.push(0);
+        Taker(table.counts.len() - 1)
+    }
+
+    pub(crate) fn register(&self, unique: Unique, by: Taker) -> Slot {
         let mut table = self.0.lock();
         let interrupted = table.early.remove(&unique);
-        Slot(table.in_hand.insert(InHand { unique, interrupted, waker: None }))
+        table.counts[by.0] += 1;
+        Slot(table.in_hand.insert(InHand { unique, by, interrupted, waker: None }))
     }
 
     pub(crate) fn unregister(&self, slot: Slot) {
-        self.0.lock().in_hand.remove(slot.0);
+        let mut table = self.0.lock();
+        let by = table.in_hand.remove(slot.0).by;
+        table.counts[by.0] -= 1;
     }
 
-    /// How many requests are in hand.
-    pub(crate) fn in_hand(&self) -> usize {
-        self.0.lock().in_hand.len()
+    /// How many requests are in hand that this thread took.
+    pub(crate) fn in_hand(&self, by: Taker) -> usize {
+        self.0.lock().counts[by.0]
     }
 
     /// Marks a request and wakes its task. False when the request is not in hand.
@@ -106,7 +123,8 @@ mod tests {
     #[test]
     fn an_interrupt_finds_a_request_in_hand_and_wakes_it() {
         let interrupts = Interrupts::default();
-        let slot = interrupts.register(Unique(8));
+        let by = interrupts.taker();
+        let slot = interrupts.register(Unique(8), by);
         let mut cx = Context::from_waker(Waker::noop());
 
         assert!(interrupts.poll(slot, &mut cx).is_pending());
@@ -118,10 +136,11 @@ mod tests {
     #[test]
     fn an_interrupt_that_comes_before_its_request_is_registered_is_not_lost() {
         let interrupts = Interrupts::default();
+        let by = interrupts.taker();
 
         assert!(!interrupts.interrupt(Unique(8)));
-        let other = interrupts.register(Unique(6));
-        let slot = interrupts.register(Unique(8));
+        let other = interrupts.register(Unique(6), by);
+        let slot = interrupts.register(Unique(8), by);
 
         assert!(interrupts.is_interrupted(slot));
         assert!(!interrupts.is_interrupted(other));
@@ -130,21 +149,35 @@ mod tests {
     #[test]
     fn an_interrupt_of_an_answered_request_touches_no_other() {
         let interrupts = Interrupts::default();
-        let answered = interrupts.register(Unique(8));
+        let by = interrupts.taker();
+        let answered = interrupts.register(Unique(8), by);
         interrupts.unregister(answered);
         assert!(!interrupts.interrupt(Unique(8)));
-        let next = interrupts.register(Unique(10));
+        let next = interrupts.register(Unique(10), by);
         assert!(!interrupts.is_interrupted(next));
+    }
+
+    #[test]
+    fn requests_in_hand_are_counted_by_the_thread_that_took_them() {
+        let interrupts = Interrupts::default();
+        let (one, other) = (interrupts.taker(), interrupts.taker());
+        let first = interrupts.register(Unique(2), one);
+        interrupts.register(Unique(4), one);
+        interrupts.register(Unique(6), other);
+        assert_eq!((interrupts.in_hand(one), interrupts.in_hand(other)), (2, 1));
+        interrupts.unregister(first);
+        assert_eq!((interrupts.in_hand(one), interrupts.in_hand(other)), (1, 1));
     }
 
     #[test]
     fn interrupts_without_a_request_are_bounded() {
         let interrupts = Interrupts::default();
+        let by = interrupts.taker();
         for unique in 0..5000 {
             interrupts.interrupt(Unique(unique * 2));
         }
         assert_eq!(interrupts.0.lock().early.len(), EARLY_MAX);
-        let newest = interrupts.register(Unique(9998));
+        let newest = interrupts.register(Unique(9998), by);
         assert!(interrupts.is_interrupted(newest));
     }
 }

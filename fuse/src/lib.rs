@@ -48,7 +48,7 @@ mod types;
 pub use rustix::io::Errno;
 
 pub use crate::{
-    init::{Capabilities, InitOptions, IoUring, Negotiated, Transport},
+    init::{Capabilities, InitOptions, IoUring, Negotiated, Threads, Transport},
     mount::{Connection, MountError, MountOptions, Unmount, mount, unmount},
     notify::{Notice, Notifier},
     null::NullFs,
@@ -58,7 +58,7 @@ pub use crate::{
         SetTime, SupplementaryGroups,
     },
     ring::{IoUringError, enable_io_uring},
-    session::{Ended, Handler, Session, SessionError},
+    session::{Ended, Handler, Session, SessionError, Worker},
     types::{
         Attr, Entry, FileLock, Handle, LockKind, LockOwner, LockType, NodeId, OpenFlags, StatFs,
         StatxExtra, Timespec, Unique,

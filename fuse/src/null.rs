@@ -4,14 +4,15 @@
 //! It has directories, files with holes, links, symlinks, special files, xattrs, `O_TMPFILE`,
 //! locks, and stable listing cookies. It answers everything inline except locks that must be waited
 //! for. It leaves permissions to the kernel (`default_permissions`), keeps nothing after its end,
-//! and serves one thread, whose tokio runtime must allow `spawn_local`.
+//! and serves any number of threads, whose tokio runtimes must allow `spawn_local`.
 
 mod content;
 mod locks;
 mod tree;
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use rustix::{fs::RenameFlags, io::Errno};
 
 use crate::{
@@ -29,19 +30,19 @@ use tree::{Birth, Kind, Tree};
 
 /// The file system in memory.
 pub struct NullFs {
-    tree: RefCell<Tree>,
-    locks: Rc<Locks>,
+    tree: Mutex<Tree>,
+    locks: Arc<Locks>,
     ttl: Duration,
-    now: Box<dyn Fn() -> Timespec>,
+    now: Box<dyn Fn() -> Timespec + Send + Sync>,
 }
 
 impl NullFs {
     /// An empty file system whose root belongs to root. The kernel may believe names and attributes
     /// for `ttl`; `now` gives the time that is written into inodes.
-    pub fn new(ttl: Duration, now: impl Fn() -> Timespec + 'static) -> Self {
+    pub fn new(ttl: Duration, now: impl Fn() -> Timespec + Send + Sync + 'static) -> Self {
         let root = Birth { mode: 0o040_755, uid: 0, gid: 0, rdev: 0, now: now() };
-        let tree = RefCell::new(Tree::new(root));
-        NullFs { tree, locks: Rc::default(), ttl, now: Box::new(now) }
+        let tree = Mutex::new(Tree::new(root));
+        NullFs { tree, locks: Arc::default(), ttl, now: Box::new(now) }
     }
 
     /// Options that this file system asks of the kernel.
@@ -83,31 +84,31 @@ impl NullFs {
         birth: &Birth,
         kind: Kind,
     ) -> Result<Entry, Errno> {
-        let tree = &mut *self.tree.borrow_mut();
+        let tree = &mut *self.tree.lock();
         let node = tree.make(request.header.node, name, birth, kind)?;
         self.entry(tree, node)
     }
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let tree = &mut *self.tree.borrow_mut();
+        let tree = &mut *self.tree.lock();
         let node = tree.lookup(parent, name)?;
         self.entry(tree, node)
     }
 
     fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let tree = &mut *self.tree.borrow_mut();
+        let tree = &mut *self.tree.lock();
         tree.link(node, parent, name, (self.now)())?;
         self.entry(tree, node)
     }
 
     fn tmpfile(&self, birth: &Birth) -> Result<Entry, Errno> {
-        let tree = &mut *self.tree.borrow_mut();
+        let tree = &mut *self.tree.lock();
         let node = tree.make_nameless(birth);
         self.entry(tree, node)
     }
 
     fn attr(&self, node: NodeId) -> Result<Attr, Errno> {
-        Ok(self.tree.borrow().get(node)?.attr)
+        Ok(self.tree.lock().get(node)?.attr)
     }
 
     fn set_attr(&self, node: NodeId, set: &SetAttr) -> Result<Attr, Errno> {
@@ -116,7 +117,7 @@ impl NullFs {
             SetTime::Now => now,
             SetTime::At(at) => at,
         };
-        let tree = &mut *self.tree.borrow_mut();
+        let tree = &mut *self.tree.lock();
         let node = tree.get_mut(node)?;
         if let Some(size) = set.size {
             node.truncate(size)?;
@@ -133,7 +134,7 @@ impl NullFs {
     }
 
     fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
-        let mut tree = self.tree.borrow_mut();
+        let mut tree = self.tree.lock();
         let now = (self.now)();
         match RenameFlags::from_bits(flags) {
             Some(flags) if flags == RenameFlags::EXCHANGE => tree.exchange(from, to, now),
@@ -149,19 +150,19 @@ impl NullFs {
     }
 
     fn write(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<u32, Errno> {
-        self.tree.borrow_mut().get_mut(node)?.write(offset, data, (self.now)())?;
+        self.tree.lock().get_mut(node)?.write(offset, data, (self.now)())?;
         u32::try_from(data.len()).map_err(|_| Errno::INVAL)
     }
 
     fn copy(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Result<u64, Errno> {
-        let mut tree = self.tree.borrow_mut();
+        let mut tree = self.tree.lock();
         let data = tree.get(from.0)?.read(from.1, len)?;
         tree.get_mut(to.0)?.write(to.1, &data, (self.now)())?;
         u64::try_from(data.len()).map_err(|_| Errno::OVERFLOW)
     }
 
     fn read_dir(&self, node: NodeId, offset: u64, size: u32) -> Result<DirPage, Errno> {
-        let tree = self.tree.borrow();
+        let tree = self.tree.lock();
         let mut page = DirPage::new(size);
         for (next, name, child) in tree.list(node, offset)? {
             let attr = &tree.get(child)?.attr;
@@ -176,7 +177,7 @@ impl NullFs {
         let mut page = DirPlusPage::new(size);
         let mut sent = Vec::new();
         {
-            let tree = self.tree.borrow();
+            let tree = self.tree.lock();
             for (next, name, child) in tree.list(node, offset)? {
                 let found = tree.get(child)?;
                 let (entry_ttl, attr_ttl) = (self.ttl, self.ttl);
@@ -194,7 +195,7 @@ impl NullFs {
                 sent.extend((!plain).then_some(child));
             }
         }
-        let mut tree = self.tree.borrow_mut();
+        let mut tree = self.tree.lock();
         for child in sent {
             tree.get_mut(child)?.lookups += 1;
         }
@@ -205,7 +206,7 @@ impl NullFs {
         match self.locks.set(&ask) {
             Ok(()) => reply.ok(),
             Err(_) if wait => {
-                let locks = Rc::clone(&self.locks);
+                let locks = Arc::clone(&self.locks);
                 tokio::task::spawn_local(async move { locks.wait(&ask, reply).await });
             }
             Err(_) => reply.error(Errno::AGAIN),
@@ -220,7 +221,7 @@ impl NullFs {
             Op::OpenDir { .. } => reply.opened(NO_HANDLE, OpenFlags::empty()),
             Op::Read { offset, size, .. } => {
                 let data =
-                    self.tree.borrow().get(node).and_then(|node| node.read(offset, size.into()));
+                    self.tree.lock().get(node).and_then(|node| node.read(offset, size.into()));
                 answer(reply, data, |reply, data| reply.data(&data));
             }
             Op::Write { offset, data, .. } => {
@@ -255,7 +256,7 @@ impl NullFs {
                 self.set_lock(LockAsk { node, kind, owner, lock }, wait, reply);
             }
             Op::LSeek { offset, whence, .. } => {
-                let found = self.tree.borrow().get(node).and_then(|node| node.seek(offset, whence));
+                let found = self.tree.lock().get(node).and_then(|node| node.seek(offset, whence));
                 answer(reply, found, Reply::offset);
             }
             Op::CopyFileRange { offset_in, node_out, offset_out, len, .. } => {
@@ -326,7 +327,7 @@ impl Handler for NullFs {
             Op::Lookup { name } => answer(reply, self.lookup(node, name), entry),
             Op::GetAttr { .. } => answer(reply, self.attr(node), attr),
             Op::Statx { .. } => {
-                let tree = self.tree.borrow();
+                let tree = self.tree.lock();
                 answer(reply, tree.get(node), |reply, node| {
                     let extra = StatxExtra { btime: Some(node.btime), ..StatxExtra::default() };
                     reply.statx(&node.attr, &extra, self.ttl);
@@ -334,7 +335,7 @@ impl Handler for NullFs {
             }
             Op::SetAttr(set) => answer(reply, self.set_attr(node, &set), attr),
             Op::ReadLink => {
-                let tree = self.tree.borrow();
+                let tree = self.tree.lock();
                 let target = tree.get(node).and_then(|node| node.target());
                 answer(reply, target, |reply, target| reply.data(target));
             }
@@ -365,10 +366,10 @@ impl Handler for NullFs {
                 });
             }
             Op::Unlink { name } => {
-                answer(reply, self.tree.borrow_mut().unlink(node, name, (self.now)()), done);
+                answer(reply, self.tree.lock().unlink(node, name, (self.now)()), done);
             }
             Op::RmDir { name } => {
-                answer(reply, self.tree.borrow_mut().rmdir(node, name, (self.now)()), done);
+                answer(reply, self.tree.lock().rmdir(node, name, (self.now)()), done);
             }
             Op::Rename { name, new_parent, new_name, flags } => {
                 answer(reply, self.rename((node, name), (new_parent, new_name), flags), done);
@@ -383,20 +384,20 @@ impl Handler for NullFs {
                 ..StatFs::default()
             }),
             Op::SetXattr { name, value, flags, .. } => {
-                let mut tree = self.tree.borrow_mut();
+                let mut tree = self.tree.lock();
                 let set = tree.get_mut(node).and_then(|node| node.set_xattr(name, value, flags));
                 answer(reply, set, done);
             }
             Op::GetXattr { name, size } => {
-                let tree = self.tree.borrow();
+                let tree = self.tree.lock();
                 xattr(reply, size, tree.get(node).and_then(|node| node.xattr(name)));
             }
             Op::ListXattr { size } => {
-                let tree = self.tree.borrow();
+                let tree = self.tree.lock();
                 xattr(reply, size, tree.get(node).map(|node| node.list_xattrs()));
             }
             Op::RemoveXattr { name } => {
-                let mut tree = self.tree.borrow_mut();
+                let mut tree = self.tree.lock();
                 let removed = tree.get_mut(node).and_then(|node| node.remove_xattr(name));
                 answer(reply, removed, done);
             }
@@ -425,6 +426,6 @@ impl Handler for NullFs {
     }
 
     fn forget(&self, node: NodeId, lookups: u64) {
-        self.tree.borrow_mut().forget(node, lookups);
+        self.tree.lock().forget(node, lookups);
     }
 }

@@ -20,7 +20,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::{
     abi::{self, opcode},
     channel::Channel,
-    interrupt::Slot,
+    interrupt::{Slot, Taker},
     ring::Taken,
     types::{Attr, Entry, FileLock, Handle, OpenFlags, StatFs, StatxExtra, Timespec, Unique},
 };
@@ -43,9 +43,10 @@ impl Reply {
         channel: &Arc<Channel>,
         unique: Unique,
         opcode: u32,
+        by: Taker,
         taken: Option<Taken>,
     ) -> Self {
-        let slot = Some(channel.shared.interrupts.register(unique));
+        let slot = Some(channel.shared.interrupts.register(unique, by));
         Reply { channel: Arc::clone(channel), unique, opcode, slot, taken }
     }
 
@@ -222,11 +223,12 @@ impl Reply {
 
     fn answer(&mut self, error: i32, parts: &[&[u8]]) {
         let Some(slot) = self.slot.take() else { return };
-        self.channel.shared.interrupts.unregister(slot);
         let sent = match self.taken.take() {
             Some(taken) => taken.answer(error, parts),
             None => self.channel.write(self.unique.0, error, parts),
         };
+        // Only now, for a thread that has no request in hand may wait for the kernel alone.
+        self.channel.shared.interrupts.unregister(slot);
         match sent {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => {

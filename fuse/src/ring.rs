@@ -21,6 +21,8 @@
 //!   from elsewhere is listed, and the serving thread woken.
 //! - Memory is unmapped only once the kernel has given the entry back.
 
+mod cpus;
+mod entries;
 pub(crate) mod message;
 
 use std::{
@@ -39,13 +41,15 @@ use tokio::{io::unix::AsyncFd, sync::Notify};
 use crate::{
     abi,
     channel::Channel,
+    init::Threads,
     request::Malformed,
     sys::{
         self,
-        ring::{Completion, EntryMemory, Rings},
+        ring::{Completion, Rings},
     },
     types::Unique,
 };
+use entries::{Entries, RingEntry};
 
 /// Why a mount cannot use io_uring.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +64,7 @@ pub enum IoUringError {
     #[error("the kernel refuses io_uring")]
     Refused(#[source] io::Error),
     /// The number of CPUs is not to be found.
-    #[error("cannot read the number of CPUs path={POSSIBLE_CPUS}")]
+    #[error("cannot read the number of CPUs path={}", cpus::POSSIBLE)]
     Cpus(#[source] io::Error),
     /// There is no memory for entries.
     #[error("no memory for the entries of io_uring")]
@@ -72,21 +76,6 @@ pub enum IoUringError {
 
 /// Whether the kernel offers FUSE over io_uring to a mount that begins.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
-const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
-/// Entries of a queue at the beginning.
-const ENTRIES_MIN: u32 = 8;
-/// Entries of a queue at most.
-const ENTRIES_MAX: u32 = 4096;
-/// Entries that a queue gets in one go at most.
-const STEP_MAX: u32 = 64;
-/// A queue with fewer free entries gets more.
-const FREE_MIN: u32 = 4;
-/// The kernel's limit of completions; each entry may have one.
-const COMPLETIONS_MAX: u32 = 1 << 16;
-/// Payloads of all queues together, at the beginning, in bytes.
-const PAYLOADS_MAX: u64 = 64 << 20;
-/// The smallest payload, which holds every xattr, and the smallest largest write.
-const PAYLOAD_MIN: u32 = 128 << 10;
 /// Looks for the entries that the kernel gives back when the mount ends.
 const LAST_LOOKS_MAX: u32 = 10_000;
 
@@ -103,27 +92,6 @@ pub fn enable_io_uring() -> io::Result<bool> {
     }
     std::fs::write(ENABLE_URING, "Y")?;
     Ok(true)
-}
-
-/// Place of an entry in the table, and its queue.
-#[derive(Debug)]
-struct RingEntry {
-    memory: EntryMemory,
-    id: u32,
-    queue: u16,
-    /// The kernel has taken it.
-    registered: bool,
-}
-
-/// One queue of the kernel's.
-#[derive(Clone, Copy, Debug, Default)]
-struct Queue {
-    /// Number of entries that were made for it.
-    entries: u32,
-    /// Number of entries that no request has.
-    free: u32,
-    /// No more can be registered.
-    full: bool,
 }
 
 /// Answers that the serving thread has to pass to the kernel.
@@ -200,110 +168,139 @@ pub(crate) enum Woken {
     Device,
 }
 
-/// The serving thread's side of all queues.
+/// The queues of a connection, dealt to threads, before the kernel is told that there will be any:
+/// from then on it holds back all requests until each queue has an entry.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    /// Those that no other thread serves, for the one that agrees with the kernel.
+    pub(crate) rest: Option<Prepared>,
+    /// The queue of a CPU each, with its number.
+    pub(crate) each: Vec<(u16, Prepared)>,
+    /// The largest write, in bytes, whose memory is not too much.
+    pub(crate) max_write: u32,
+    /// The largest number of pages of a request that fit into a payload.
+    pub(crate) max_pages: u16,
+}
+
+impl Queues {
+    /// All queues for one thread; or each for a thread of its own, where this thread may run on its
+    /// CPU.
+    pub(crate) fn prepare(
+        channel: &Arc<Channel>,
+        max_write: u32,
+        threads: Threads,
+    ) -> Result<Queues, IoUringError> {
+        let count = cpus::possible().map_err(IoUringError::Cpus)?;
+        let max_write = entries::affordable(max_write, count);
+        let own = match threads {
+            Threads::One => Vec::new(),
+            Threads::EachCpu => cpus::own(count),
+        };
+        let rest: Vec<u16> = (0..count).filter(|cpu| !own.contains(cpu)).collect();
+        let prepare = |served: &[u16]| Prepared::new(channel, served, count, max_write);
+        let each = own
+            .iter()
+            .map(|cpu| Ok((*cpu, prepare(&[*cpu])?)))
+            .collect::<Result<Vec<_>, IoUringError>>()?;
+        let rest = if rest.is_empty() { None } else { Some(prepare(&rest)?) };
+        let any = rest.as_ref().or(each.first().map(|(_, prepared)| prepared));
+        let max_pages = any.map_or(0, |prepared| prepared.entries.max_pages());
+        Ok(Queues { rest, each, max_write, max_pages })
+    }
+}
+
+/// A ring and the memory of the first entries of some queues, which no thread serves yet.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    rings: Rings,
+    channel: Arc<Channel>,
+    entries: Entries,
+}
+
+impl Prepared {
+    fn new(
+        channel: &Arc<Channel>,
+        served: &[u16],
+        cpus: u16,
+        max_write: u32,
+    ) -> Result<Prepared, IoUringError> {
+        let entries = Entries::new(served, cpus, max_write)?;
+        let refused = |errno: Errno| IoUringError::Refused(errno.into());
+        let rings = Rings::new(entries.most()).map_err(refused)?;
+        Ok(Prepared { rings, channel: Arc::clone(channel), entries })
+    }
+
+    /// Registers the first entries, when the kernel has been told that there is a ring. This thread
+    /// serves it from now on.
+    ///
+    /// Each queue gets one before any gets more. A refusal before all have one makes the kernel use
+    /// `/dev/fuse`; later ones change nothing.
+    pub(crate) fn start(self) -> Result<Ring, IoUringError> {
+        let failed = |errno: Errno| IoUringError::Register(errno.into());
+        let rings = sys::ring::watch(self.rings).map_err(IoUringError::Refused)?;
+        let mut ring = Ring {
+            rings,
+            channel: self.channel,
+            answers: Arc::default(),
+            entries: self.entries,
+            found: VecDeque::new(),
+            spare: Vec::new(),
+            refused: None,
+            gone: false,
+        };
+        let first = ring.entries.first_of_each();
+        let rest = mem::replace(&mut ring.entries.fresh, first);
+        ring.submit().map_err(failed)?;
+        ring.look().map_err(failed)?;
+        if ring.rings.get_ref().unsubmitted() > 0 {
+            return Err(failed(Errno::AGAIN));
+        }
+        if let Some(errno) = ring.refused {
+            return Err(failed(errno));
+        }
+        ring.entries.fresh = rest;
+        ring.submit().map_err(failed)?;
+        Ok(ring)
+    }
+}
+
+/// The serving thread's side of its queues.
 #[derive(Debug)]
 pub(crate) struct Ring {
     rings: AsyncFd<Rings>,
     channel: Arc<Channel>,
     answers: Arc<Answers>,
-    /// Armed entries, by their ids.
-    table: Vec<Option<RingEntry>>,
-    armed: usize,
-    queues: Vec<Queue>,
-    entries_max: u32,
-    /// Entries to be registered.
-    fresh: Vec<RingEntry>,
+    entries: Entries,
     /// Requests that were found before someone asked for them.
     found: VecDeque<Taken>,
     /// A list without contents, in place of the one being committed.
     spare: Vec<(RingEntry, Unique)>,
-    max_write: u32,
-    payload_bytes: usize,
     refused: Option<Errno>,
+    /// The kernel has said that the mount is gone.
+    gone: bool,
 }
 
 impl Ring {
-    /// Makes the ring and the memory of the first entries, before the kernel is told that there
-    /// will be one: from then on it holds back all requests until each queue has an entry.
-    pub(crate) fn new(channel: &Arc<Channel>, max_write: u32) -> Result<Ring, IoUringError> {
-        let cpus = possible_cpus().map_err(IoUringError::Cpus)?;
-        let entries_max = ENTRIES_MAX.min(COMPLETIONS_MAX / u32::from(cpus));
-        let refused = |errno: Errno| IoUringError::Refused(errno.into());
-        let rings = Rings::new(entries_max * u32::from(cpus)).map_err(refused)?;
-        let rings = sys::ring::watch(rings).map_err(IoUringError::Refused)?;
-        let max_write = affordable(max_write, cpus);
-        let mut ring = Ring {
-            rings,
-            channel: Arc::clone(channel),
-            answers: Arc::default(),
-            table: Vec::new(),
-            armed: 0,
-            queues: vec![Queue::default(); usize::from(cpus)],
-            entries_max,
-            fresh: Vec::new(),
-            found: VecDeque::new(),
-            spare: Vec::new(),
-            max_write,
-            payload_bytes: payload_bytes(max_write),
-            refused: None,
-        };
-        for queue in 0..cpus {
-            ring.grow(queue, ENTRIES_MIN.min(entries_max))
-                .map_err(|errno| IoUringError::Memory(errno.into()))?;
-        }
-        Ok(ring)
-    }
-
-    /// The largest write, in bytes, whose memory is not too much.
-    pub(crate) fn max_write(&self) -> u32 {
-        self.max_write
-    }
-
-    /// The largest number of pages of a request that fit into a payload.
-    pub(crate) fn max_pages(&self) -> u16 {
-        let pages = self.payload_bytes / rustix::param::page_size();
-        u16::try_from(pages).unwrap_or(u16::MAX)
-    }
-
-    /// Registers the first entries, when the kernel has been told that there is a ring.
-    ///
-    /// Each queue gets one before any gets more. A refusal before all have one makes the kernel use
-    /// `/dev/fuse`; later ones change nothing.
-    pub(crate) fn register(&mut self) -> Result<(), IoUringError> {
-        let failed = |errno: Errno| IoUringError::Register(errno.into());
-        let mut rest = mem::take(&mut self.fresh);
-        let mut seen = vec![false; self.queues.len()];
-        let first =
-            |entry: &mut RingEntry| !mem::replace(&mut seen[usize::from(entry.queue)], true);
-        self.fresh = rest.extract_if(.., first).collect();
-        self.submit().map_err(failed)?;
-        self.look().map_err(failed)?;
-        if self.rings.get_ref().unsubmitted() > 0 {
-            return Err(failed(Errno::AGAIN));
-        }
-        if let Some(errno) = self.refused {
-            return Err(failed(errno));
-        }
-        self.fresh = rest;
-        self.submit().map_err(failed)?;
-        Ok(())
-    }
-
-    /// Makes more entries for a queue, which the next [`Ring::submit`] registers.
-    fn grow(&mut self, queue: u16, entries: u32) -> Result<(), Errno> {
-        for memory in EntryMemory::map(entries, self.payload_bytes)? {
-            let id = u32::try_from(self.table.len()).expect("there are 65,536 entries at most");
-            self.table.push(None);
-            self.fresh.push(RingEntry { memory, id, queue, registered: false });
-        }
-        let queue = &mut self.queues[usize::from(queue)];
-        queue.entries += entries;
-        Ok(())
-    }
-
     /// Passes answers and new entries to the kernel, in one call where they fit. False when there
     /// are none.
     pub(crate) fn submit(&mut self) -> Result<bool, Errno> {
+        self.gather_commands()?;
+        let any = self.rings.get_ref().unsubmitted() > 0;
+        if any {
+            self.rings.get_mut().enter()?;
+        }
+        Ok(any)
+    }
+
+    /// The same, and blocks this thread until the kernel has something for it: in one call, which
+    /// sleeps before the process that was answered runs on this CPU. For when no request is in hand.
+    pub(crate) fn submit_and_wait(&mut self) -> Result<(), Errno> {
+        self.gather_commands()?;
+        self.rings.get_mut().enter_and_wait()
+    }
+
+    /// Puts answers and new entries into the submission queue.
+    fn gather_commands(&mut self) -> Result<(), Errno> {
         let mut commits = mem::take(&mut self.spare);
         mem::swap(&mut commits, &mut self.answers.pending.lock().commits);
         for (entry, unique) in commits.drain(..) {
@@ -312,16 +309,12 @@ impl Ring {
             self.arm(entry, abi::IO_URING_CMD_COMMIT_AND_FETCH, cmd, 0)?;
         }
         self.spare = commits;
-        for mut entry in mem::take(&mut self.fresh) {
+        for mut entry in mem::take(&mut self.entries.fresh) {
             let cmd = abi::UringCmdReq { qid: entry.queue, ..Default::default() };
             let iovecs = entry.memory.iovecs();
             self.arm(entry, abi::IO_URING_CMD_REGISTER, cmd, iovecs)?;
         }
-        let any = self.rings.get_ref().unsubmitted() > 0;
-        if any {
-            self.rings.get_mut().enter()?;
-        }
-        Ok(any)
+        Ok(())
     }
 
     /// Queues the command that gives an entry to the kernel.
@@ -345,10 +338,7 @@ impl Ring {
         while !self.rings.get_mut().push(&sqe) {
             self.rings.get_mut().enter()?;
         }
-        self.queues[usize::from(entry.queue)].free += 1;
-        self.armed += 1;
-        let at = usize::try_from(entry.id).expect("an index");
-        self.table[at] = Some(entry);
+        self.entries.arm(entry);
         Ok(())
     }
 
@@ -376,29 +366,17 @@ impl Ring {
 
     /// An entry came back, with a request or because the kernel does not want it any more.
     fn completed(&mut self, completion: Completion) -> Result<Option<Taken>, Errno> {
-        let at = usize::try_from(completion.user_data).map_err(|_| Errno::IO)?;
-        let entry = self.table.get_mut(at).and_then(Option::take);
-        let Some(mut entry) = entry else {
-            tracing::error!(entry = at, "the kernel gave back what it did not have");
+        let Some(mut entry) = self.entries.take(completion.user_data) else {
+            let entry = completion.user_data;
+            tracing::error!(entry, "the kernel gave back what it did not have");
             return Err(Errno::IO);
         };
-        self.armed -= 1;
-        let number = entry.queue;
-        let queue = &mut self.queues[usize::from(number)];
-        queue.free -= 1;
         if completion.result < 0 {
             let errno = Errno::from_raw_os_error(-completion.result);
             return self.lost(&entry, errno).map(|()| None);
         }
         entry.registered = true;
-        if queue.free < FREE_MIN && !queue.full {
-            let room = self.entries_max.saturating_sub(queue.entries);
-            let step = queue.entries.min(STEP_MAX).min(room);
-            let grown = if step == 0 { Err(Errno::NOSPC) } else { self.grow(number, step) };
-            if let Err(errno) = grown {
-                self.limit(number, errno);
-            }
-        }
+        self.entries.keep_some_free(entry.queue);
         let unique = Unique(entry.memory.header().ring_ent_in_out.commit_id);
         Ok(Some(Taken { entry, unique, answers: Arc::clone(&self.answers) }))
     }
@@ -407,10 +385,13 @@ impl Ring {
     fn lost(&mut self, entry: &RingEntry, errno: Errno) -> Result<(), Errno> {
         match errno {
             // The mount has gone, as reading `/dev/fuse` will tell.
-            Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT | Errno::CANCELED => Ok(()),
+            Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT | Errno::CANCELED => {
+                self.gone = true;
+                Ok(())
+            }
             _ if !entry.registered => {
                 self.refused = Some(errno);
-                self.limit(entry.queue, errno);
+                self.entries.limit(entry.queue, errno);
                 Ok(())
             }
             // The request is not answered, and never can be.
@@ -418,11 +399,9 @@ impl Ring {
         }
     }
 
-    fn limit(&mut self, number: u16, errno: Errno) {
-        let queue = &mut self.queues[usize::from(number)];
-        queue.full = true;
-        let entries = queue.entries;
-        tracing::warn!(cpu = number, entries, %errno, "a queue of io_uring gets no more entries");
+    /// Whether the mount is gone and the kernel has given back all it had.
+    pub(crate) fn is_over(&self) -> bool {
+        self.gone && self.entries.armed() == 0
     }
 
     /// Waits for requests, answers, or `device`. Each is looked at by the caller afterwards.
@@ -460,7 +439,7 @@ impl Ring {
     fn park(&self) -> bool {
         let mut pending = self.answers.pending.lock();
         pending.parked = pending.commits.is_empty()
-            && self.fresh.is_empty()
+            && self.entries.fresh.is_empty()
             && self.found.is_empty()
             && self.rings.get_ref().unsubmitted() == 0;
         pending.parked
@@ -468,9 +447,9 @@ impl Ring {
 
     /// Takes back the entries of a mount that has gone, which the kernel gives back soon; looks
     /// often, and lets other tasks run.
-    pub(crate) async fn gather(&mut self, turn: impl AsyncFn()) {
+    pub(crate) async fn take_back(&mut self, turn: impl AsyncFn()) {
         for _ in 0..LAST_LOOKS_MAX {
-            if self.look().is_err() || self.armed == 0 {
+            if self.look().is_err() || self.entries.armed() == 0 {
                 break;
             }
             std::thread::yield_now();
@@ -482,69 +461,14 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         let _ = self.look();
-        if self.armed > 0 {
+        if self.entries.armed() > 0 {
             // The mount is still there. The kernel may write to these until it has seen that the
             // ring is closed, so their memory stays mapped.
-            tracing::debug!(entries = self.armed, "entries of io_uring are still the kernel's");
-            self.table.drain(..).flatten().for_each(mem::forget);
+            tracing::debug!(
+                entries = self.entries.armed(),
+                "entries of io_uring are still the kernel's"
+            );
+            self.entries.drain_armed().for_each(mem::forget);
         }
-    }
-}
-
-/// Number of CPUs that there can be, which is the number of the kernel's queues.
-fn possible_cpus() -> io::Result<u16> {
-    let list = std::fs::read_to_string(POSSIBLE_CPUS)?;
-    cpus(&list).ok_or_else(|| io::Error::other(format!("no list of CPUs: {list}")))
-}
-
-/// Counts the CPUs in a list such as `0-3,6`.
-fn cpus(list: &str) -> Option<u16> {
-    let mut count = 0_u16;
-    for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
-    }
-    Some(count)
-}
-
-/// The largest write, up to `max_write`, with which the first payloads of so many CPUs are not too
-/// much memory.
-fn affordable(max_write: u32, cpus: u16) -> u32 {
-    let each = PAYLOADS_MAX / (u64::from(cpus) * u64::from(ENTRIES_MIN));
-    let each = u32::try_from(each).unwrap_or(u32::MAX) & !4095;
-    max_write.min(each.max(PAYLOAD_MIN))
-}
-
-/// Length of a payload: whole pages, for the largest write and the largest xattr.
-fn payload_bytes(max_write: u32) -> usize {
-    let bytes = usize::try_from(max_write.max(PAYLOAD_MIN)).expect("at most 1 MiB");
-    bytes.next_multiple_of(rustix::param::page_size())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpus_are_counted() {
-        assert_eq!(cpus("0\n"), Some(1));
-        assert_eq!(cpus("0-1\n"), Some(2));
-        assert_eq!(cpus("0-3,6,8-9\n"), Some(7));
-        for wrong in ["", "a", "3-1", "0-65535,0-65535", "0-"] {
-            assert_eq!(cpus(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_largest_write_shrinks_where_cpus_are_many_and_never_below_128_kib() {
-        assert_eq!(affordable(1 << 20, 1), 1 << 20);
-        assert_eq!(affordable(1 << 20, 8), 1 << 20);
-        assert_eq!(affordable(1 << 20, 16), 512 << 10);
-        assert_eq!(affordable(1 << 20, 24), 348_160);
-        assert_eq!(affordable(1 << 20, 1024), 128 << 10);
-        assert_eq!(affordable(4096, 1024), 4096);
-        assert_eq!(payload_bytes(4096), 128 << 10);
-        assert_eq!(payload_bytes(1 << 20), 1 << 20);
     }
 }

@@ -17,30 +17,38 @@
 //! The session answers by itself: INIT, INTERRUPT, DESTROY, opcodes it does not know (ENOSYS), and
 //! messages that make no sense (EIO).
 
+mod desk;
 mod over_ring;
+mod policy;
 #[cfg(test)]
 mod tests;
+mod workers;
 
-use std::{future::poll_fn, io, sync::Arc, task::Poll};
+use std::{io, pin::pin, sync::Arc};
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 use rustix::io::Errno;
 use tokio::io::{Interest, unix::AsyncFd};
 use zerocopy::IntoBytes;
 
 use crate::{
-    abi::{self, opcode},
-    buffer::{Buffer, Pool},
+    abi,
+    buffer::Pool,
     channel::Channel,
-    init::{self, Answer, Capabilities, InitOptions, IoUring, Negotiated, Transport},
+    init::{self, Answer, Capabilities, InitOptions, IoUring, Negotiated},
     mount::Connection,
     notify::Notifier,
     reply::Reply,
-    request::{self, Malformed, Message, Request, Source},
-    ring::{IoUringError, Ring, Taken},
+    request::{self, Message, Request, Source},
+    ring::{IoUringError, Prepared, Queues, Ring},
     sys,
-    types::{NodeId, Unique},
+    types::NodeId,
 };
+use desk::{Desk, turn, writable};
+use workers::Workers;
+
+pub use workers::Worker;
 
 /// The file system behind a mount.
 pub trait Handler {
@@ -53,6 +61,12 @@ pub trait Handler {
 
     /// The file system was unmounted; nothing more will come. Only some mounts send it.
     fn destroy(&self) {}
+
+    /// Whether no task of this thread goes on with a request that was answered already: while that
+    /// is so and no request is in hand, the thread may sleep until the kernel has one.
+    fn is_idle(&self) -> bool {
+        true
+    }
 }
 
 /// End of a session.
@@ -82,6 +96,9 @@ pub enum SessionError {
     /// [`IoUring::On`] was asked for.
     #[error("cannot use io_uring for the mount")]
     IoUring(#[source] IoUringError),
+    /// A thread that takes requests cannot be started, or has ended.
+    #[error("cannot serve the mount on each CPU")]
+    Thread(#[source] io::Error),
 }
 
 impl From<Errno> for SessionError {
@@ -94,9 +111,6 @@ impl From<Errno> for SessionError {
 const READY: Interest = Interest::READABLE.add(Interest::ERROR);
 /// Requests read before other tasks get their turn.
 const BUDGET: usize = 64;
-/// Turns for a request that waits: what a file system on this thread takes to answer, and some
-/// more.
-const TURNS_MAX: u32 = 16;
 /// Number of looks for the next request, some 20 µs in all, before the thread sleeps. A process
 /// that was just answered asks again soon, and waking a sleeping thread costs both sides.
 const LOOKS_MAX: u32 = 20;
@@ -109,9 +123,9 @@ const BODY_MIN: usize = 128 << 10;
 #[derive(Debug)]
 pub struct Session {
     fd: AsyncFd<Arc<Channel>>,
-    pool: Arc<Pool>,
-    negotiated: Negotiated,
+    desk: Desk,
     ring: Option<Ring>,
+    workers: Workers,
     without_ring: Option<IoUringError>,
 }
 
@@ -142,21 +156,28 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let fd = sys::watch(connection.channel, READY).map_err(SessionError::Device)?;
         let shared = &fd.get_ref().shared;
-        let (negotiated, ring, without_ring) = match shared.negotiated.get() {
-            Some(negotiated) => (*negotiated, None, None),
+        let agreed = match shared.negotiated.get() {
+            Some(negotiated) => Agreed {
+                negotiated: *negotiated,
+                ring: None,
+                workers: Workers::default(),
+                without_ring: None,
+            },
             None => {
                 let agreed = handshake(&fd, options).await?;
                 let negotiated = *shared.negotiated.get_or_init(|| agreed.negotiated);
-                (negotiated, agreed.ring, agreed.without_ring)
+                Agreed { negotiated, ..agreed }
             }
         };
+        let Agreed { negotiated, ring, workers, without_ring } = agreed;
         let pool = Pool::new(buffer_size(negotiated.max_write));
-        Ok(Session { fd, pool, negotiated, ring, without_ring })
+        let desk = Desk::new(fd.get_ref(), &pool, negotiated);
+        Ok(Session { fd, desk, ring, workers, without_ring })
     }
 
     /// Returns the result of the negotiation with the kernel.
     pub fn negotiated(&self) -> &Negotiated {
-        &self.negotiated
+        &self.desk.negotiated
     }
 
     /// Why requests come over `/dev/fuse` although [`IoUring::Auto`] was asked for.
@@ -177,31 +198,47 @@ impl Session {
         Ok(Connection { channel: Arc::new(self.channel().try_clone()?) })
     }
 
-    /// Serves until the file system is unmounted. Replies that are still out stay valid; no process
-    /// waits for their answers then.
+    /// Serves until the file system is unmounted, and until its workers have ended. Replies that are
+    /// still out stay valid; no process waits for their answers then.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the device fails, or a worker.
+    ///
+    /// # Panics
+    /// When the session agreed on workers that were not started: the kernel would wait for them.
     pub async fn run(mut self, handler: &impl Handler) -> Result<Ended, SessionError> {
-        match self.ring.take() {
-            Some(ring) => self.over_ring(ring, handler).await,
-            None => self.over_device(handler).await,
-        }
+        assert!(self.workers.are_started(), "the workers of a session are started before it runs");
+        let (ring, mut ends) = (self.ring.take(), self.workers.ends());
+        let own = async {
+            match ring {
+                Some(ring) => self.desk.over_ring(ring, Some(&self.fd), None, handler).await,
+                None => self.over_device(handler).await,
+            }
+        };
+        // One that has failed leaves a queue to nobody, so the mount ends with it.
+        let ended = match select(pin!(own), pin!(ends.failed())).await {
+            Either::Left((ended, _)) => ended?,
+            Either::Right((error, _)) => return Err(error),
+        };
+        ends.all().await?;
+        Ok(ended)
     }
 
     async fn over_device(&self, handler: &impl Handler) -> Result<Ended, SessionError> {
-        let mut buffer = self.pool.get();
+        let mut buffer = self.desk.pool.get();
         let (mut budget, mut looks) = (BUDGET, 0);
+        // Where others take the requests, nobody waits for what is read here.
+        let looks_max = if self.workers.are_any() { 0 } else { LOOKS_MAX };
         loop {
-            match next(self.channel(), writable(&mut buffer, &self.pool))? {
+            match next(self.channel(), writable(&mut buffer, &self.desk.pool))? {
                 Next::Bytes(len) => {
-                    let before = self.in_hand();
-                    self.dispatch(&buffer, len, None, handler);
-                    self.give_turns(before, || Ok(())).await?;
+                    let before = self.desk.in_hand();
+                    self.desk.dispatch(&buffer, len, None, handler);
+                    self.desk.give_turns(before, || Ok(())).await?;
                     looks = 0;
                 }
                 Next::Again => {}
-                Next::Empty if looks < LOOKS_MAX && self.in_hand() == 0 => {
+                Next::Empty if looks < looks_max && self.desk.in_hand() == 0 => {
                     looks += 1;
                     std::thread::yield_now();
                     turn().await;
@@ -220,125 +257,9 @@ impl Session {
         }
     }
 
-    fn in_hand(&self) -> usize {
-        self.channel().shared.interrupts.in_hand()
-    }
-
-    /// Lets other tasks run until no more than `before` requests are in hand, or for long enough.
-    /// Calls `each` after every turn.
-    async fn give_turns(
-        &self,
-        before: usize,
-        mut each: impl FnMut() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        for _ in 0..TURNS_MAX {
-            if self.in_hand() <= before {
-                break;
-            }
-            turn().await;
-            each()?;
-        }
-        Ok(())
-    }
-
     fn channel(&self) -> &Arc<Channel> {
-        self.fd.get_ref()
+        &self.desk.channel
     }
-
-    /// Handles the message at the beginning of the buffer. One that came over io_uring has taken an
-    /// entry.
-    fn dispatch(
-        &self,
-        buffer: &Arc<Buffer>,
-        len: usize,
-        taken: Option<Taken>,
-        handler: &impl Handler,
-    ) {
-        let bytes = &buffer[..len];
-        let message = request::decode(bytes, Source::Buffer { buffer, len });
-        match message {
-            Ok(Message::Request(request)) => {
-                let header = &request.header;
-                let reply = Reply::new(self.channel(), header.unique, header.opcode, taken);
-                handler.request(request, reply);
-            }
-            Ok(Message::Forget(forgets)) => {
-                forgets.for_each(|(node, lookups)| handler.forget(node, lookups));
-                self.give_back(taken);
-            }
-            Ok(Message::Interrupt { interrupted }) => {
-                self.interrupt(bytes, interrupted);
-                self.give_back(taken);
-            }
-            Ok(Message::Destroy) => {
-                handler.destroy();
-                self.refuse(bytes, taken, None);
-            }
-            Ok(Message::NotifyReply) => self.give_back(taken),
-            Ok(Message::Init(_)) => self.refuse(bytes, taken, Some(Errno::IO)),
-            Ok(Message::Unknown) => self.refuse(bytes, taken, Some(Errno::NOSYS)),
-            Err(Malformed) => {
-                tracing::error!(len, "malformed request from the kernel");
-                self.refuse(bytes, taken, Some(Errno::IO));
-            }
-        }
-    }
-
-    /// An INTERRUPT is only answered when its request is not in hand: EAGAIN asks the kernel to
-    /// send it again, should the request still wait on this descriptor. Requests over io_uring wait
-    /// on none, and the kernel would not find them.
-    fn interrupt(&self, bytes: &[u8], interrupted: Unique) {
-        let found = self.channel().shared.interrupts.interrupt(interrupted);
-        if !found && self.negotiated.transport() == Transport::Device {
-            self.refuse(bytes, None, Some(Errno::AGAIN));
-        }
-    }
-
-    /// Gives back the entry of a message that has no answer. The kernel sends none of these over
-    /// io_uring.
-    fn give_back(&self, taken: Option<Taken>) {
-        if let Some(taken) = taken {
-            let _ = taken.answer(0, &[]);
-        }
-    }
-
-    /// Answers without the file system.
-    fn refuse(&self, bytes: &[u8], taken: Option<Taken>, errno: Option<Errno>) {
-        let Ok((head, _)) = request::header(bytes) else { return };
-        let error = errno.map_or(0, |errno| -errno.raw_os_error());
-        let sent = match taken {
-            Some(taken) => taken.answer(error, &[]),
-            None => self.channel().write(head.unique, error, &[]),
-        };
-        match sent {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => {
-                let op = opcode::name(head.opcode);
-                tracing::error!(op, %errno, "the kernel refused an answer");
-            }
-        }
-    }
-}
-
-/// Returns the session's buffer if no handler kept it, otherwise a fresh one in its place.
-fn writable<'a>(buffer: &'a mut Arc<Buffer>, pool: &Arc<Pool>) -> &'a mut [u8] {
-    if Arc::get_mut(buffer).is_none() {
-        *buffer = pool.get();
-    }
-    Arc::get_mut(buffer).expect("a buffer fresh from the pool has one owner").bytes_mut()
-}
-
-/// Lets every task run that is ready now; the network and timers are looked at as often as ever.
-async fn turn() {
-    let mut given = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut given, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Waits for readiness that came after the last read said "empty".
@@ -372,6 +293,7 @@ fn buffer_size(max_write: u32) -> usize {
 struct Agreed {
     negotiated: Negotiated,
     ring: Option<Ring>,
+    workers: Workers,
     without_ring: Option<IoUringError>,
 }
 
@@ -400,27 +322,32 @@ async fn handshake(
         };
         let mut wish = *options;
         wish.capabilities.remove(Capabilities::OVER_IO_URING);
-        let (ring, mut without_ring) = ring(channel, &offer, options)?;
-        if let Some(ring) = &ring {
+        let (queues, mut without_ring) = queues(channel, &offer, options)?;
+        if let Some(queues) = &queues {
             wish.capabilities.insert(Capabilities::OVER_IO_URING);
-            wish.max_write = ring.max_write();
+            wish.max_write = queues.max_write;
         }
         match init::negotiate(&offer, &wish) {
             Answer::Agreed(mut negotiated, mut out) => {
-                if let Some(ring) = &ring {
-                    out.max_pages = ring.max_pages();
+                if let Some(queues) = &queues {
+                    out.max_pages = queues.max_pages;
                 }
                 channel.write(head.unique, 0, &[out.as_bytes()])?;
-                let ring = match registered(ring) {
-                    Ok(ring) => ring,
-                    Err(error) if options.io_uring == IoUring::Auto => {
-                        negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
-                        without_ring = Some(error);
-                        None
+                let (mut ring, mut workers) = (None, Workers::default());
+                if let Some(Queues { rest, each, .. }) = queues {
+                    match rest.map(Prepared::start).transpose() {
+                        Ok(started) => {
+                            ring = started;
+                            workers = Workers::new(each, options.io_uring);
+                        }
+                        Err(error) if options.io_uring == IoUring::Auto => {
+                            negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
+                            without_ring = Some(error);
+                        }
+                        Err(error) => return Err(SessionError::IoUring(error)),
                     }
-                    Err(error) => return Err(SessionError::IoUring(error)),
-                };
-                return Ok(Agreed { negotiated, ring, without_ring });
+                }
+                return Ok(Agreed { negotiated, ring, workers, without_ring });
             }
             Answer::AskAgain(out) => channel.write(head.unique, 0, &[out.as_bytes()])?,
             Answer::TooOld => {
@@ -431,30 +358,23 @@ async fn handshake(
     }
 }
 
-/// The ring that the options ask for, or why there is none.
-fn ring(
+/// The queues that the options ask for, or why there are none.
+fn queues(
     channel: &Arc<Channel>,
     offer: &abi::InitIn,
     options: &InitOptions,
-) -> Result<(Option<Ring>, Option<IoUringError>), SessionError> {
+) -> Result<(Option<Queues>, Option<IoUringError>), SessionError> {
     if options.io_uring == IoUring::Off {
         return Ok((None, None));
     }
     let made = if init::offered(offer).contains(Capabilities::OVER_IO_URING) {
-        Ring::new(channel, options.max_write)
+        Queues::prepare(channel, options.max_write, options.threads)
     } else {
         Err(IoUringError::NotOffered)
     };
     match made {
-        Ok(ring) => Ok((Some(ring), None)),
+        Ok(queues) => Ok((Some(queues), None)),
         Err(error) if options.io_uring == IoUring::Auto => Ok((None, Some(error))),
         Err(error) => Err(SessionError::IoUring(error)),
     }
-}
-
-/// Registers the entries of a ring. The kernel uses `/dev/fuse` where it refuses them.
-fn registered(ring: Option<Ring>) -> Result<Option<Ring>, IoUringError> {
-    let Some(mut ring) = ring else { return Ok(None) };
-    ring.register()?;
-    Ok(Some(ring))
 }

@@ -1,8 +1,12 @@
-//! The system calls on `/dev/fuse` that no safe wrapper covers, and its opening.
+//! The system calls on `/dev/fuse` that no safe wrapper covers, and its opening; the scheduling
+//! policy of a thread.
 //!
 //! This file and [`ring`] are the only ones of this crate with `unsafe` in them.
 
-#![expect(unsafe_code, reason = "one ioctl and one registration have no safe wrapper")]
+#![expect(
+    unsafe_code,
+    reason = "one ioctl, one registration and the policy of a thread have no safe wrapper"
+)]
 
 pub(crate) mod ring;
 
@@ -43,4 +47,27 @@ pub(crate) fn watch(channel: Arc<Channel>, ready: Interest) -> io::Result<AsyncF
     // SAFETY: a channel owns its descriptor and never changes or closes it while it lives, and the
     // `AsyncFd` keeps the channel alive; so the descriptor stays open and the same throughout.
     unsafe { AsyncFd::register_with_interest(channel, ready) }.map_err(io::Error::from)
+}
+
+/// Scheduling policy of a thread (sched(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// `SCHED_OTHER`.
+    Normal,
+    /// `SCHED_IDLE`: whatever else the CPU has to do goes first.
+    Idle,
+}
+
+/// Gives this thread a scheduling policy.
+pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
+    let policy = match policy {
+        Policy::Normal => libc::SCHED_OTHER,
+        Policy::Idle => libc::SCHED_IDLE,
+    };
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and the call only reads `priority`, which outlives it.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const priority) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -12,7 +12,7 @@ use std::{
     io::{ErrorKind, Read, Seek, SeekFrom, Write},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
-    rc::Rc,
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -77,7 +77,7 @@ fn large_writes_arrive_whole_and_in_large_requests() {
 #[test]
 fn answers_given_later_from_kept_requests_are_the_same() {
     let options = fuse::NullFs::init_options();
-    let Some(mounted) = mount(1, &options, || Deferred(Rc::new(null(Duration::ZERO)))) else {
+    let Some(mounted) = mount(1, &options, || Deferred(Arc::new(null(Duration::ZERO)))) else {
         return;
     };
     let data: Vec<u8> = (0..3_u32 << 20).map(|at| at.to_le_bytes()[2]).collect();
@@ -476,4 +476,30 @@ fn mounting_on_nothing_is_refused() {
         Err(fuse::MountError::MountPoint { .. })
     ));
     assert!(fuse::unmount(dir.path(), Unmount::WhenIdle).is_err());
+}
+
+/// Panics where it is asked for the space of the file system.
+struct Panics;
+
+impl Handler for Panics {
+    fn request(&self, request: Request<'_>, reply: Reply) {
+        assert!(!matches!(request.op, Op::StatFs), "this handler panics");
+        reply.error(Errno::NOSYS);
+    }
+
+    fn forget(&self, _node: NodeId, _lookups: u64) {}
+}
+
+#[test]
+fn a_thread_that_panics_ends_the_session() {
+    let Some(mut mounted) = mount(1, &InitOptions::default(), || Panics) else { return };
+    let root = mounted.root().to_owned();
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| rustix::fs::statvfs(&root).map(drop));
+        let failure = mounted.failure();
+        assert!(failure.contains("panic"), "{failure}");
+        // As when the process ends.
+        fuse::unmount(&root, Unmount::Force).unwrap();
+        assert!(asked.join().unwrap().is_err());
+    });
 }

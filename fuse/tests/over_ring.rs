@@ -6,7 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod mounted;
+#[path = "mounted.rs"]
+pub(crate) mod mounted;
 
 use std::{
     error::Error as _,
@@ -27,7 +28,7 @@ use fuse::{
 use mounted::{
     Waits,
     harness::{
-        PATIENCE, mount, mount_as, mount_null, mount_options, null,
+        PATIENCE, THREADS, mount, mount_as, mount_null, mount_options, null,
         parameter::{DISABLED, can_be_offered, not_tested, with_parameter},
         start_role, until,
     },
@@ -38,7 +39,7 @@ use rustix::{
 };
 
 /// Keeps this thread on one CPU.
-fn stay_on(cpu: usize) {
+pub(crate) fn stay_on(cpu: usize) {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
     sched_setaffinity(None, &cpus).unwrap();
@@ -94,8 +95,13 @@ fn an_interrupt_that_comes_before_its_request_ends_it() {
     for round in 1..=3 {
         let root = mounted.root().to_owned();
         thread::scope(|scope| {
-            scope.spawn(|| rustix::fs::statvfs(&root));
+            scope.spawn(|| {
+                stay_on(0);
+                rustix::fs::statvfs(&root)
+            });
             mounted.seen.wait("STATFS", round);
+            // The child inherits this: the thread that is blocked gets its request, too.
+            stay_on(0);
             let child = start_role("getxattr", &root);
             until("the child waits for its answer", || waits_for_an_answer(child.0.id()));
             assert_eq!(mounted.seen.count("GETXATTR"), round - 1, "the thread is blocked");
@@ -246,7 +252,7 @@ fn a_cpu_can_go_and_come_back() {
 fn started(io_uring: IoUring) -> Result<(Transport, Option<String>), SessionError> {
     let dir = tempfile::tempdir().unwrap();
     let connection = fuse::mount(&mount_options(), dir.path()).unwrap();
-    let options = InitOptions { io_uring, ..NullFs::init_options() };
+    let options = InitOptions { io_uring, threads: THREADS, ..NullFs::init_options() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let session = runtime.block_on(Session::start(connection, &options));
     fuse::unmount(dir.path(), Unmount::Lazy).unwrap();
@@ -269,7 +275,7 @@ fn without_the_parameter_requests_come_over_the_device() {
         assert!(matches!(refused, SessionError::IoUring(IoUringError::NotOffered)), "{refused}");
         assert_eq!(started(IoUring::Off).unwrap(), (Transport::Device, None));
     });
-    let auto = InitOptions { io_uring: IoUring::Auto, ..NullFs::init_options() };
+    let auto = InitOptions { io_uring: IoUring::Auto, threads: THREADS, ..NullFs::init_options() };
     let mounted =
         with_parameter("N", || mount_as(1, &auto, Transport::Device, || null(Duration::ZERO)));
     fs::write(mounted.path("file"), b"served").unwrap();

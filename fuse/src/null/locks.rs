@@ -3,8 +3,9 @@
 //! Invariant: no two owners hold ranges that overlap unless both are shared, and the ranges of one
 //! owner never overlap. flock is the same with one range, the whole file.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{collections::BTreeMap, pin::pin};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
@@ -16,7 +17,7 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub(super) struct Locks {
-    held: RefCell<BTreeMap<(NodeId, LockKind), Vec<Held>>>,
+    held: Mutex<BTreeMap<(NodeId, LockKind), Vec<Held>>>,
     released: Notify,
 }
 
@@ -29,26 +30,18 @@ struct Held {
 impl Locks {
     /// A lock that is in the way.
     pub(super) fn conflict(&self, ask: &LockAsk) -> Option<FileLock> {
-        let held = self.held.borrow();
-        let held = held.get(&(ask.node, ask.kind))?;
-        let shared = |kind| kind == LockType::Read;
-        let in_the_way = |held: &&Held| {
-            held.owner != ask.owner
-                && overlap(&held.lock, &ask.lock)
-                && !(shared(held.lock.kind) && shared(ask.lock.kind))
-        };
-        held.iter().find(in_the_way).map(|held| held.lock)
+        self.held.lock().get(&(ask.node, ask.kind)).and_then(|held| in_the_way(held, ask))
     }
 
     /// Takes, changes or releases; fails with the lock that is in the way.
     pub(super) fn set(&self, ask: &LockAsk) -> Result<(), FileLock> {
         let release = ask.lock.kind == LockType::Unlock;
-        if !release && let Some(conflict) = self.conflict(ask) {
-            return Err(conflict);
-        }
         {
-            let mut held = self.held.borrow_mut();
+            let mut held = self.held.lock();
             let held = held.entry((ask.node, ask.kind)).or_default();
+            if !release && let Some(conflict) = in_the_way(held, ask) {
+                return Err(conflict);
+            }
             cut(held, ask);
             if !release {
                 held.push(Held { owner: ask.owner, lock: ask.lock });
@@ -61,7 +54,7 @@ impl Locks {
 
     /// Releases all that an owner holds of a node.
     pub(super) fn release(&self, node: NodeId, kind: LockKind, owner: LockOwner) {
-        let mut held = self.held.borrow_mut();
+        let mut held = self.held.lock();
         if let Some(of_node) = held.get_mut(&(node, kind)) {
             of_node.retain(|held| held.owner != owner);
             if of_node.is_empty() {
@@ -74,7 +67,9 @@ impl Locks {
     /// Takes the lock as soon as it is free, and answers; or EINTR when a signal comes first.
     pub(super) async fn wait(&self, ask: &LockAsk, reply: Reply) {
         loop {
-            let released = self.released.notified();
+            let mut released = pin!(self.released.notified());
+            // Another thread may release between the look and the wait.
+            released.as_mut().enable();
             if self.set(ask).is_ok() {
                 return reply.ok();
             }
@@ -85,6 +80,17 @@ impl Locks {
             }
         }
     }
+}
+
+/// The first lock of others that does not let this one be taken.
+fn in_the_way(held: &[Held], ask: &LockAsk) -> Option<FileLock> {
+    let shared = |kind| kind == LockType::Read;
+    let in_the_way = |held: &&Held| {
+        held.owner != ask.owner
+            && overlap(&held.lock, &ask.lock)
+            && !(shared(held.lock.kind) && shared(ask.lock.kind))
+    };
+    held.iter().find(in_the_way).map(|held| held.lock)
 }
 
 fn overlap(a: &FileLock, b: &FileLock) -> bool {

@@ -3,7 +3,10 @@
 use tokio::io::unix::AsyncFd;
 
 use super::{
-    BUDGET, Ended, Handler, LOOKS_MAX, Next, READY, Session, SessionError, next, turn, writable,
+    BUDGET, Ended, Handler, LOOKS_MAX, Next, READY, SessionError,
+    desk::{Desk, turn, writable},
+    next,
+    policy::Courtesy,
 };
 use crate::{
     buffer::Buffer,
@@ -16,25 +19,37 @@ use std::{io, pin::pin, sync::Arc, task::Poll};
 /// Looks for the next request, each a look into memory, to one turn of other tasks.
 const LOOKS_A_TURN: u32 = 4;
 
-impl Session {
-    /// Serves until the file system is unmounted.
+impl Desk {
+    /// Serves a ring until the file system is unmounted, and reads `device`, if it is this thread
+    /// that does.
     pub(super) async fn over_ring(
         &self,
         mut ring: Ring,
+        device: Option<&AsyncFd<Arc<Channel>>>,
+        mut courtesy: Option<Courtesy>,
         handler: &impl Handler,
     ) -> Result<Ended, SessionError> {
         let mut buffer = self.pool.get();
         let (mut budget, mut looks) = (BUDGET, 0);
         let ended = loop {
-            let mut device = false;
+            let mut readable = false;
             if let Some(taken) = ring.next()? {
                 let before = self.in_hand();
                 self.take(&mut buffer, taken, handler);
+                if let Some(courtesy) = &mut courtesy {
+                    courtesy.serves();
+                }
                 if self.in_hand() > before {
                     ring.submit()?;
                     self.give_turns(before, || ring.submit().map(|_| ())).await?;
                 }
                 looks = 0;
+            } else if device.is_none() && self.in_hand() == 0 && handler.is_idle() {
+                if ring.is_over() {
+                    break Ended::Unmounted;
+                }
+                // Nothing but the kernel can have something to do for this thread.
+                ring.submit_and_wait()?;
             } else if ring.submit()? {
                 // The answers may have let the kernel send more.
             } else if looks < LOOKS_MAX && self.in_hand() == 0 {
@@ -44,21 +59,24 @@ impl Session {
                     turn().await;
                 }
             } else {
-                let woken = ring.wait(ready(&self.fd)).await.map_err(SessionError::Device)?;
-                device = woken == Woken::Device;
+                if ring.is_over() && device.is_none() {
+                    break Ended::Unmounted;
+                }
+                let woken = ring.wait(ready(device)).await.map_err(SessionError::Device)?;
+                readable = woken == Woken::Device;
                 budget = BUDGET;
             }
             budget -= 1;
             if budget == 0 {
                 tokio::task::yield_now().await;
                 budget = BUDGET;
-                device = is_ready(&self.fd).await.map_err(SessionError::Device)?;
+                readable = is_ready(device).await.map_err(SessionError::Device)?;
             }
-            if device && let Some(ended) = self.read_all(&mut buffer, handler)? {
+            if readable && let Some(ended) = self.read_all(&mut buffer, handler)? {
                 break ended;
             }
         };
-        ring.gather(turn).await;
+        ring.take_back(turn).await;
         Ok(ended)
     }
 
@@ -80,7 +98,7 @@ impl Session {
         handler: &impl Handler,
     ) -> Result<Option<Ended>, SessionError> {
         loop {
-            match next(self.channel(), writable(buffer, &self.pool))? {
+            match next(&self.channel, writable(buffer, &self.pool))? {
                 Next::Bytes(len) => self.dispatch(buffer, len, None, handler),
                 Next::Again => {}
                 Next::Empty => return Ok(None),
@@ -91,14 +109,17 @@ impl Session {
 }
 
 /// Waits until the device has been ready since it was last said to be empty.
-async fn ready(fd: &AsyncFd<Arc<Channel>>) -> io::Result<()> {
-    fd.ready(READY).await?.clear_ready();
+async fn ready(device: Option<&AsyncFd<Arc<Channel>>>) -> io::Result<()> {
+    match device {
+        Some(fd) => fd.ready(READY).await?.clear_ready(),
+        None => std::future::pending().await,
+    }
     Ok(())
 }
 
 /// Whether [`ready`] would return at once.
-async fn is_ready(fd: &AsyncFd<Arc<Channel>>) -> io::Result<bool> {
-    let mut ready = pin!(ready(fd));
+async fn is_ready(device: Option<&AsyncFd<Arc<Channel>>>) -> io::Result<bool> {
+    let mut ready = pin!(ready(device));
     std::future::poll_fn(|cx| match ready.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(done.map(|()| true)),
         Poll::Pending => Poll::Ready(Ok(false)),

@@ -5,7 +5,7 @@ use std::{cell::RefCell, os::fd::OwnedFd, rc::Rc};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::*;
-use crate::request::OwnedRequest;
+use crate::{abi::opcode, request::OwnedRequest};
 
 /// The kernel's end.
 struct Kernel(OwnedFd);
@@ -72,11 +72,11 @@ fn dispatch(kernel: &Kernel, connection: Connection, handler: &Keeps) {
     runtime.block_on(async {
         let session = Session::start(connection, &InitOptions::default()).await.unwrap();
         assert_eq!(kernel.answer(), Some((2, 0, 64)));
-        let mut buffer = session.pool.get();
+        let mut buffer = session.desk.pool.get();
         while let Next::Bytes(len) =
-            next(session.channel(), writable(&mut buffer, &session.pool)).unwrap()
+            next(session.channel(), writable(&mut buffer, &session.desk.pool)).unwrap()
         {
-            session.dispatch(&buffer, len, None, handler);
+            session.desk.dispatch(&buffer, len, None, handler);
         }
     });
 }

@@ -131,13 +131,25 @@ struct Cqe {
     flags: u32,
 }
 
+/// Where the numbers and queues of a ring are, and how many commands and completions they hold.
+#[derive(Debug)]
+struct Places {
+    sq_head: u32,
+    sq_tail: u32,
+    sq_entries: u32,
+    cq_head: u32,
+    cq_tail: u32,
+    cq_entries: u32,
+    cqes: usize,
+}
+
 /// An io_uring: its descriptor, its submission queue and its completion queue.
 #[derive(Debug)]
 pub(crate) struct Rings {
     fd: OwnedFd,
     rings: Map,
     sqes: Map,
-    params: io_uring_params,
+    places: Places,
     /// Number of commands that were put into the submission queue since the beginning.
     pushed: u32,
     /// Number of completions that were taken since the beginning.
@@ -160,11 +172,20 @@ impl Rings {
         if !params.features.contains(IoringFeatureFlags::SINGLE_MMAP) {
             return Err(Errno::NOSYS);
         }
-        let cqes = index(params.cq_off.cqes) + index(params.cq_entries) * size_of::<Cqe>();
-        let rings = Map::of_ring(&fd, IORING_OFF_SQ_RING, cqes)?;
+        let places = Places {
+            sq_head: params.sq_off.head,
+            sq_tail: params.sq_off.tail,
+            sq_entries: params.sq_entries,
+            cq_head: params.cq_off.head,
+            cq_tail: params.cq_off.tail,
+            cq_entries: params.cq_entries,
+            cqes: index(params.cq_off.cqes),
+        };
+        let len = places.cqes + index(places.cq_entries) * size_of::<Cqe>();
+        let rings = Map::of_ring(&fd, IORING_OFF_SQ_RING, len)?;
         let sqes = index(params.sq_entries) * size_of::<abi::UringSqe>();
         let sqes = Map::of_ring(&fd, IORING_OFF_SQES, sqes)?;
-        let mut made = Rings { fd, rings, sqes, params, pushed: 0, popped: 0 };
+        let mut made = Rings { fd, rings, sqes, places, pushed: 0, popped: 0 };
         made.prove()?;
         Ok(made)
     }
@@ -179,21 +200,21 @@ impl Rings {
 
     /// Puts a command into the submission queue. False when the queue is full.
     pub(crate) fn push(&mut self, sqe: &abi::UringSqe) -> bool {
-        if self.unsubmitted() == self.params.sq_entries {
+        if self.unsubmitted() == self.places.sq_entries {
             return false;
         }
-        let slot = index(self.pushed & (self.params.sq_entries - 1)) * size_of::<abi::UringSqe>();
+        let slot = index(self.pushed & (self.places.sq_entries - 1)) * size_of::<abi::UringSqe>();
         // SAFETY: the slot is within the map and free: the kernel has read all but the last
         // `sq_entries` commands, and the one that is `sq_entries` behind is among those.
         unsafe { self.sqes.at::<abi::UringSqe>(slot).write(*sqe) };
         self.pushed = self.pushed.wrapping_add(1);
-        self.rings.atomic(self.params.sq_off.tail).store(self.pushed, Ordering::Release);
+        self.rings.atomic(self.places.sq_tail).store(self.pushed, Ordering::Release);
         true
     }
 
     /// Number of commands that the kernel has not read yet.
     pub(crate) fn unsubmitted(&self) -> u32 {
-        let head = self.rings.atomic(self.params.sq_off.head).load(Ordering::Acquire);
+        let head = self.rings.atomic(self.places.sq_head).load(Ordering::Acquire);
         self.pushed.wrapping_sub(head)
     }
 
@@ -203,10 +224,20 @@ impl Rings {
     /// The kernel works for a command on the thread that passes it, so that must be the thread that
     /// serves, and one that lives on.
     pub(crate) fn enter(&mut self) -> Result<(), Errno> {
+        self.enter_for(0, IoringEnterFlags::empty())
+    }
+
+    /// Like [`enter`](Self::enter), and waits until a completion is there. A signal ends the wait,
+    /// too.
+    pub(crate) fn enter_and_wait(&mut self) -> Result<(), Errno> {
+        self.enter_for(1, IoringEnterFlags::GETEVENTS)
+    }
+
+    fn enter_for(&mut self, completions: u32, flags: IoringEnterFlags) -> Result<(), Errno> {
         let count = self.unsubmitted();
         // SAFETY: a command names entries' memory only, which is mapped until the kernel has given
         // the entry back (see `crate::ring::Ring`).
-        match unsafe { io_uring_enter(&self.fd, count, 0, IoringEnterFlags::empty()) } {
+        match unsafe { io_uring_enter(&self.fd, count, completions, flags) } {
             Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -214,16 +245,16 @@ impl Rings {
 
     /// Takes the next completion, without a system call.
     pub(crate) fn pop(&mut self) -> Option<Completion> {
-        let tail = self.rings.atomic(self.params.cq_off.tail).load(Ordering::Acquire);
+        let tail = self.rings.atomic(self.places.cq_tail).load(Ordering::Acquire);
         if tail == self.popped {
             return None;
         }
-        let slot = index(self.popped & (self.params.cq_entries - 1)) * size_of::<Cqe>();
+        let slot = index(self.popped & (self.places.cq_entries - 1)) * size_of::<Cqe>();
         // SAFETY: the slot is within the map, and the kernel has written it before it moved the
         // tail, and does not write it again before the head has moved.
-        let cqe = unsafe { self.rings.at::<Cqe>(index(self.params.cq_off.cqes) + slot).read() };
+        let cqe = unsafe { self.rings.at::<Cqe>(self.places.cqes + slot).read() };
         self.popped = self.popped.wrapping_add(1);
-        self.rings.atomic(self.params.cq_off.head).store(self.popped, Ordering::Release);
+        self.rings.atomic(self.places.cq_head).store(self.popped, Ordering::Release);
         Some(Completion { user_data: cqe.user_data, result: cqe.res })
     }
 }

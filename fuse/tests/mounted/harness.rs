@@ -2,20 +2,22 @@
 //! unmounted. The program of the tests says by its name which transport it uses.
 
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
-    rc::Rc,
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicI64, Ordering},
+        mpsc,
+    },
     thread::JoinHandle,
     time::Duration,
 };
 
 use fuse::{
     Connection, Ended, Handler, InitOptions, IoUring, MountOptions, NodeId, Notifier, NullFs,
-    Reply, Request, Session, Timespec, Transport, Unmount,
+    Reply, Request, Session, Threads, Timespec, Transport, Unmount,
 };
 
 /// How long anything here may take that takes no time when all is well.
@@ -26,7 +28,14 @@ pub(crate) mod parameter;
 use parameter::{can_be_offered, with_parameter};
 
 /// Whether this program tests io_uring.
-pub(crate) const OVER_RING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"over_ring");
+pub(crate) const OVER_RING: bool =
+    matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"over_ring" | b"each_cpu");
+
+/// Threads that take requests over io_uring in this program.
+pub(crate) const THREADS: Threads = match env!("CARGO_CRATE_NAME").as_bytes() {
+    b"each_cpu" => Threads::EachCpu,
+    _ => Threads::One,
+};
 
 /// A mounted file system.
 pub(crate) struct Mounted {
@@ -82,11 +91,11 @@ impl<H: Handler> Handler for Watched<H> {
 }
 
 /// Takes every request out of the buffer and answers it later, from a task.
-pub(crate) struct Deferred<H>(pub(crate) Rc<H>);
+pub(crate) struct Deferred<H>(pub(crate) Arc<H>);
 
 impl<H: Handler + 'static> Handler for Deferred<H> {
     fn request(&self, request: Request<'_>, reply: Reply) {
-        let (inner, request) = (Rc::clone(&self.0), request.detach());
+        let (inner, request) = (Arc::clone(&self.0), request.detach());
         tokio::task::spawn_local(async move {
             tokio::task::yield_now().await;
             inner.request(request.get(), reply);
@@ -100,11 +109,8 @@ impl<H: Handler + 'static> Handler for Deferred<H> {
 
 /// A file system in memory; the kernel may believe what it was told for `ttl`.
 pub(crate) fn null(ttl: Duration) -> NullFs {
-    let ticks = Cell::new(1_700_000_000);
-    NullFs::new(ttl, move || {
-        ticks.set(ticks.get() + 1);
-        Timespec { secs: ticks.get(), nanos: 5 }
-    })
+    let ticks = AtomicI64::new(1_700_000_001);
+    NullFs::new(ttl, move || Timespec { secs: ticks.fetch_add(1, Ordering::Relaxed), nanos: 5 })
 }
 
 /// Mounts the file system in memory, with long times to live. None as with [`mount`].
@@ -114,7 +120,7 @@ pub(crate) fn mount_null() -> Option<Mounted> {
 
 /// Mounts what `make` makes, and serves it from so many threads, each with its own. None, which has
 /// been reported, where this program tests io_uring and the kernel cannot be made to offer it.
-pub(crate) fn mount<H: Handler + 'static>(
+pub(crate) fn mount<H: Handler + Send + Sync + 'static>(
     threads: usize,
     options: &InitOptions,
     make: impl Fn() -> H + Clone + Send + 'static,
@@ -122,13 +128,13 @@ pub(crate) fn mount<H: Handler + 'static>(
     if !OVER_RING {
         return Some(mount_as(threads, options, Transport::Device, make));
     }
-    let options = InitOptions { io_uring: IoUring::On, ..*options };
+    let options = InitOptions { io_uring: IoUring::On, threads: THREADS, ..*options };
     let ring = || mount_as(threads, &options, Transport::IoUring, make);
     can_be_offered().then(|| with_parameter("Y", ring))
 }
 
 /// Mounts, and expects requests to come by this way.
-pub(crate) fn mount_as<H: Handler + 'static>(
+pub(crate) fn mount_as<H: Handler + Send + Sync + 'static>(
     threads: usize,
     options: &InitOptions,
     transport: Transport,
@@ -168,7 +174,7 @@ pub(crate) fn mount_options() -> MountOptions {
 type Started = (Connection, Notifier, Transport);
 
 #[expect(clippy::disallowed_methods, reason = "tests start their own threads, and join them")]
-fn serve<H: Handler + 'static>(
+fn serve<H: Handler + Send + Sync + 'static>(
     connection: Connection,
     options: InitOptions,
     make: impl FnOnce() -> H + Send + 'static,
@@ -180,13 +186,28 @@ fn serve<H: Handler + 'static>(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
-            let session = Session::start(connection, &options).await.unwrap();
+            let mut session = Session::start(connection, &options).await.unwrap();
+            let handler = Arc::new(Watched { inner: make(), seen });
+            start_workers(&mut session, &handler).await;
             let next = session.try_clone_connection().unwrap();
             let transport = session.negotiated().transport();
             started.send((next, session.notifier(), transport)).unwrap();
-            session.run(&Watched { inner: make(), seen }).await.unwrap()
+            session.run(&*handler).await.unwrap()
         })
     })
+}
+
+/// Starts the threads of a session, if it has agreed on some.
+async fn start_workers<H: Handler + Send + Sync + 'static>(
+    session: &mut Session,
+    handler: &Arc<H>,
+) {
+    let handler = Arc::clone(handler);
+    let serve = move |worker: fuse::Worker| {
+        let handler = Arc::clone(&handler);
+        async move { worker.run(&*handler).await }
+    };
+    session.start_workers("test", serve).await.unwrap();
 }
 
 impl Mounted {
@@ -207,6 +228,15 @@ impl Mounted {
     /// How each session ended; for a mount that is unmounted already.
     pub(crate) fn ended(mut self) -> Vec<Ended> {
         self.served.drain(..).map(|served| served.join().unwrap()).collect()
+    }
+}
+
+impl Mounted {
+    /// Why serving it failed, which is waited for; the mount is still there.
+    pub(crate) fn failure(&mut self) -> String {
+        let failed = self.served.pop().unwrap().join().unwrap_err();
+        let text = failed.downcast_ref::<String>().map(String::as_str);
+        text.or(failed.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
     }
 }
 
@@ -231,7 +261,11 @@ pub(crate) struct Role(pub(crate) Child);
 
 pub(crate) fn start_role(role: &str, path: &Path) -> Role {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let test = if OVER_RING { "mounted::child_role" } else { "child_role" };
+    let test = match (OVER_RING, THREADS) {
+        (false, _) => "child_role",
+        (true, Threads::One) => "mounted::child_role",
+        (true, Threads::EachCpu) => "over_ring::mounted::child_role",
+    };
     command.args([test, "--exact", "--nocapture"]);
     command.env("FUSE_TEST_ROLE", role).env("FUSE_TEST_PATH", path);
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
@@ -284,11 +318,13 @@ pub(crate) fn block_the_thread() {
 pub(crate) fn serve_here(path: &Path) {
     let connection = fuse::mount(&mount_options(), path).unwrap();
     let io_uring = if OVER_RING { IoUring::On } else { IoUring::Off };
-    let options = InitOptions { io_uring, ..NullFs::init_options() };
+    let options = InitOptions { io_uring, threads: THREADS, ..NullFs::init_options() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async move {
-        let session = Session::start(connection, &options).await.unwrap();
-        session.run(&null(Duration::ZERO)).await.unwrap();
+        let mut session = Session::start(connection, &options).await.unwrap();
+        let handler = Arc::new(null(Duration::ZERO));
+        start_workers(&mut session, &handler).await;
+        session.run(&*handler).await.unwrap();
     });
 }
 

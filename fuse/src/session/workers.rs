@@ -1,0 +1,211 @@
+//! Threads that take requests over io_uring, one for each CPU.
+//!
+//! The kernel puts a request into the queue of its caller's CPU. A thread that stays on that CPU is
+//! woken there, which costs a tenth of waking another CPU, and the caller's memory is still warm.
+//! The session's own thread serves the queues of CPUs on which this process may not run, reads
+//! `/dev/fuse`, and does whatever else its runtime has to do.
+
+use std::{future::pending, io, thread};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tokio::{
+    runtime::Builder,
+    sync::{mpsc, oneshot},
+    task::LocalSet,
+};
+
+use super::{
+    Handler, Session, SessionError,
+    desk::Desk,
+    policy::{self, Courtesy},
+};
+use crate::{
+    init::{Capabilities, IoUring},
+    ring::{IoUringError, Prepared, Ring},
+};
+
+/// The queue of one CPU, in the hands of the thread that serves it.
+#[derive(Debug)]
+pub struct Worker {
+    desk: Desk,
+    ring: Ring,
+    courtesy: Option<Courtesy>,
+}
+
+impl Worker {
+    /// Serves until the file system is unmounted.
+    ///
+    /// # Errors
+    /// When the kernel refuses to go on.
+    pub async fn run(self, handler: &impl Handler) -> Result<(), SessionError> {
+        self.desk.over_ring(self.ring, None, self.courtesy, handler).await.map(drop)
+    }
+}
+
+/// The workers of a session.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    prepared: Vec<(u16, Prepared)>,
+    io_uring: IoUring,
+    started: bool,
+    /// How each thread that was started has ended.
+    ends: Option<mpsc::UnboundedReceiver<Result<(), SessionError>>>,
+}
+
+impl Workers {
+    pub(super) fn new(prepared: Vec<(u16, Prepared)>, io_uring: IoUring) -> Workers {
+        Workers { prepared, io_uring, started: false, ends: None }
+    }
+
+    /// Whether there are none that wait to be started.
+    pub(super) fn are_started(&self) -> bool {
+        self.prepared.is_empty()
+    }
+
+    /// Whether some were started.
+    pub(super) fn are_any(&self) -> bool {
+        self.started
+    }
+
+    /// Takes what tells how they end.
+    pub(super) fn ends(&mut self) -> Ends {
+        Ends(self.ends.take())
+    }
+}
+
+/// The ends of threads.
+pub(super) struct Ends(Option<mpsc::UnboundedReceiver<Result<(), SessionError>>>);
+
+impl Ends {
+    /// Returns when one has failed.
+    pub(super) async fn failed(&mut self) -> SessionError {
+        match self.next_failed().await {
+            Some(error) => error,
+            None => pending().await,
+        }
+    }
+
+    /// Waits until all have ended.
+    pub(super) async fn all(&mut self) -> Result<(), SessionError> {
+        self.next_failed().await.map_or(Ok(()), Err)
+    }
+
+    async fn next_failed(&mut self) -> Option<SessionError> {
+        while let Some(end) = self.0.as_mut()?.recv().await {
+            if let Err(error) = end {
+                return Some(error);
+            }
+        }
+        None
+    }
+}
+
+impl Session {
+    /// Starts the threads of [`Threads::EachCpu`](crate::Threads::EachCpu), named `NAME-CPU`: each
+    /// calls `serve` on its CPU, within a runtime and a `LocalSet` of its own, and ends with it.
+    /// `serve` has to [run](Worker::run) the worker. The kernel holds back all requests until then.
+    ///
+    /// # Errors
+    /// When there are no threads, or [`IoUring::On`] was asked for and the kernel refuses a queue.
+    /// With [`IoUring::Auto`] requests come over `/dev/fuse` then.
+    pub async fn start_workers<F>(
+        &mut self,
+        name: &str,
+        serve: impl Fn(Worker) -> F + Clone + Send + 'static,
+    ) -> Result<(), SessionError>
+    where
+        F: Future<Output = Result<(), SessionError>>,
+    {
+        let (end, ends) = mpsc::unbounded_channel();
+        let mut started = Vec::new();
+        let polite = policy::is_allowed();
+        for (cpu, prepared) in std::mem::take(&mut self.workers.prepared) {
+            let desk = Desk::new(&self.desk.channel, &self.desk.pool, self.desk.negotiated);
+            let (serve, end, (tell, told)) = (serve.clone(), End(end.clone()), oneshot::channel());
+            started.push(told);
+            let thread = thread::Builder::new().name(format!("{name}-{cpu}"));
+            let work = move || work((cpu, polite), prepared, desk, &serve, &end, tell);
+            thread.spawn(work).map_err(SessionError::Thread)?;
+        }
+        self.workers.started = !started.is_empty();
+        self.workers.ends = Some(ends);
+        for told in started {
+            let refused = match told.await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error,
+                Err(_) => return Err(panicked()),
+            };
+            if self.workers.io_uring == IoUring::On {
+                return Err(SessionError::IoUring(refused));
+            }
+            self.desk.negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
+            self.without_ring.get_or_insert(refused);
+        }
+        Ok(())
+    }
+}
+
+/// Tells how a thread has ended, also by a panic.
+#[derive(Clone)]
+struct End(mpsc::UnboundedSender<Result<(), SessionError>>);
+
+impl End {
+    /// Without a receiver the session has ended.
+    fn tell(&self, ended: Result<(), SessionError>) {
+        let _ = self.0.send(ended);
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.tell(Err(panicked()));
+        }
+    }
+}
+
+/// The whole life of a worker's thread.
+fn work<F>(
+    (cpu, polite): (u16, bool),
+    prepared: Prepared,
+    desk: Desk,
+    serve: &impl Fn(Worker) -> F,
+    end: &End,
+    tell: oneshot::Sender<Result<(), IoUringError>>,
+) where
+    F: Future<Output = Result<(), SessionError>>,
+{
+    stay_on(cpu);
+    let runtime = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return end.tell(Err(SessionError::Thread(error))),
+    };
+    end.tell(LocalSet::new().block_on(&runtime, async {
+        let (started, ring) = match prepared.start() {
+            Ok(ring) => (Ok(()), Some(ring)),
+            Err(error) => (Err(error), None),
+        };
+        // Without a receiver the session has failed, and the kernel takes all back.
+        let _ = tell.send(started);
+        match ring {
+            Some(ring) => {
+                let courtesy = if polite { Courtesy::new() } else { None };
+                serve(Worker { desk, ring, courtesy }).await
+            }
+            None => Ok(()),
+        }
+    }));
+}
+
+fn panicked() -> SessionError {
+    SessionError::Thread(io::Error::other("a thread that serves the mount panicked"))
+}
+
+/// Keeps this thread on one CPU. Where that is refused, requests only cost more.
+fn stay_on(cpu: u16) {
+    let mut cpus = CpuSet::new();
+    cpus.set(usize::from(cpu));
+    if let Err(errno) = sched_setaffinity(None, &cpus) {
+        tracing::debug!(cpu, %errno, "a thread of the mount stays on no CPU");
+    }
+}
