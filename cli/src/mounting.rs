@@ -7,8 +7,8 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
-use client::{Client, Delegating};
-use mount::{Mounted, Options, Synchronous, Unmount};
+use client::{Client, Delegating, Turns};
+use mount::{IoUring, Mounted, Options, Synchronous, Unmount};
 
 use crate::{
     mounts::{self, Kept, Mount},
@@ -21,23 +21,33 @@ const IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A mount that works.
 pub(crate) struct Mounting {
     fs: Delegating,
+    turns: Turns,
     mounted: Mounted,
     _kept: Option<Kept>,
 }
 
-/// Mounts what `client` sees.
+/// Turns of the threads of a mount: one for each CPU, where requests may come over io_uring.
+pub(crate) fn turns(options: &Options) -> Turns {
+    match options.io_uring {
+        IoUring::Off => Turns::default(),
+        IoUring::Auto | IoUring::On => Turns::of_threads(),
+    }
+}
+
+/// Mounts what `client` sees; the threads of the mount and the client's tasks take `turns`.
 pub(crate) async fn start(
     client: Client,
     mountpoint: &Path,
     options: &Options,
+    turns: &Turns,
 ) -> anyhow::Result<Mounting> {
     let fs = Delegating::new(client, options.delegations && is_lazy(options));
-    let mounted = Box::pin(mount::run(fs.clone(), mountpoint, options)).await;
+    let mounted = Box::pin(mount::run(fs.clone(), mountpoint, options, turns)).await;
     let mounted = match mounted {
         Ok(mounted) => mounted,
         Err(error) => {
             // The first error is the one to tell.
-            drop(fs.close().await);
+            drop(turns.in_turn(fs.close()).await);
             return Err(error.into());
         }
     };
@@ -45,7 +55,7 @@ pub(crate) async fn start(
     let kept = mounts::keep(mountpoint)
         .inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "umount will not wait"))
         .ok();
-    Ok(Mounting { fs, mounted, _kept: kept })
+    Ok(Mounting { fs, turns: turns.clone(), mounted, _kept: kept })
 }
 
 /// Whether changes may be answered before the server has them.
@@ -62,11 +72,13 @@ impl Mounting {
         stop: &mut Stop,
         failed: impl Future<Output = anyhow::Error>,
     ) -> anyhow::Result<()> {
-        let Mounting { fs, mounted, _kept } = self;
+        let Mounting { fs, turns, mounted, _kept } = self;
         let mountpoint = mounted.mountpoint().to_owned();
         let mut ended = std::pin::pin!(mounted.ended());
         let failed = tokio::select! {
-            ended = &mut ended => return close(&fs, stop).await.and(Ok(ended.map(|_| ())?)),
+            ended = &mut ended => {
+                return close(&fs, &turns, stop).await.and(Ok(ended.map(|_| ())?));
+            }
             () = stop.asked() => None,
             error = failed => Some(error),
         };
@@ -77,19 +89,21 @@ impl Mounting {
             // Without a server nothing more can be sent.
             return Err(error);
         }
-        close(&fs, stop).await?;
+        close(&fs, &turns, stop).await?;
         unmounted?;
-        if let Ok(ended) = left {
-            ended?;
+        match left {
+            Ok(ended) => ended.map(drop)?,
+            // What would be answered now would never be sent.
+            Err(_) => turns.end(),
         }
         Ok(())
     }
 }
 
 /// Sends what was written and ends the session.
-async fn close(fs: &Delegating, stop: &mut Stop) -> anyhow::Result<()> {
+async fn close(fs: &Delegating, turns: &Turns, stop: &mut Stop) -> anyhow::Result<()> {
     tokio::select! {
-        closed = fs.close() => closed.context("some writes could not be stored"),
+        closed = turns.in_turn(fs.close()) => closed.context("some writes could not be stored"),
         () = stop.asked() => bail!("ended with writes that were not sent"),
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     mispredictions::Learnt,
     system::{SystemClock, SystemRandom},
     tcp::Tcp,
+    turns::Turns,
 };
 
 /// How to reach a file system, and as whom.
@@ -53,10 +54,8 @@ pub struct Config {
     /// The store of blocks, where the server of this very process has it; `None`: the server reads
     /// and writes them.
     pub blocks: Option<Blocks>,
-    /// The client is made within a `LocalSet` and used on its thread alone: its background work
-    /// runs in local tasks there, beside whoever calls it, without a way through the runtime
-    /// between them.
-    pub local: bool,
+    /// Where the client's background work runs.
+    pub tasks: Tasks,
     /// The process that whole-file locks of [`File`](crate::File) are said to be of. This one,
     /// unless a simulation says otherwise.
     pub pid: u32,
@@ -93,7 +92,7 @@ impl Config {
             read_cache_bytes: 32 << 20,
             dirty_bytes_max: 64 << 20,
             blocks: None,
-            local: false,
+            tasks: Tasks::Runtime,
             pid: std::process::id(),
             access_times: AccessTimes::Relative,
             resolution: Resolution::Speculative,
@@ -103,6 +102,19 @@ impl Config {
             random: Arc::new(SystemRandom::default()),
         }
     }
+}
+
+/// Where the background work of a client runs.
+#[derive(Debug, Clone, Default)]
+pub enum Tasks {
+    /// In tasks of the runtime in which the client was made, wherever it is used.
+    #[default]
+    Runtime,
+    /// In local tasks, beside whoever calls the client, without a way through the runtime between
+    /// them: the client is made within a `LocalSet` and used on its thread alone.
+    Local,
+    /// In tasks of the runtime, in turns with the threads that use the client.
+    InTurns(Turns),
 }
 
 /// When reads bring the access time of a file or directory up to date; shortly after the read, not
@@ -238,10 +250,10 @@ impl Core {
 
     /// Runs background work where the client was made, from wherever this is called.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if self.config.local {
-            tokio::task::spawn_local(work);
-        } else {
-            self.runtime.spawn(work);
+        match &self.config.tasks {
+            Tasks::Runtime => drop(self.runtime.spawn(work)),
+            Tasks::Local => drop(tokio::task::spawn_local(work)),
+            Tasks::InTurns(turns) => drop(self.runtime.spawn(turns.in_turn(work))),
         }
     }
 

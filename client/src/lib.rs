@@ -91,13 +91,14 @@ mod session;
 mod stat;
 mod system;
 mod tcp;
+mod turns;
 mod watch;
 
 mod window;
 
 pub use channel::Stats;
 pub use client::Client;
-pub use core::{AccessTimes, Config, Resolution};
+pub use core::{AccessTimes, Config, Resolution, Tasks};
 pub use delegated::Delegating;
 pub use dump::{Dump, DumpError, Page};
 pub use error::{Error, Result};
@@ -108,5 +109,6 @@ pub use fsck::Fsck;
 pub use system::{SystemClock, SystemRandom};
 pub use tcp::{Encryption, Tcp, connector_of};
 pub use tls::{Connector, Trust};
+pub use turns::{InTurn, Turn, Turns};
 pub use watch::{FileChange, News, NoPosition, Position, Watch, WatchOptions};
 pub use wire::{Binding, Change, Dial, Dialled, Stream};

@@ -72,6 +72,23 @@ pub enum IoUringError {
     /// The kernel refused an entry.
     #[error("the kernel refuses the entries of io_uring")]
     Register(#[source] io::Error),
+    /// An entry could not be given to the kernel, which waits for it.
+    #[error("the kernel does not get the entries of io_uring")]
+    Start(#[source] io::Error),
+}
+
+impl IoUringError {
+    /// Whether the kernel sends requests to `/dev/fuse` then: it does once it has refused an entry
+    /// itself.
+    pub(crate) fn lets_device(&self) -> bool {
+        match self {
+            IoUringError::NotOffered | IoUringError::Register(_) => true,
+            IoUringError::Refused(_)
+            | IoUringError::Cpus(_)
+            | IoUringError::Memory(_)
+            | IoUringError::Start(_) => false,
+        }
+    }
 }
 
 /// Whether the kernel offers FUSE over io_uring to a mount that begins.
@@ -236,8 +253,8 @@ impl Prepared {
     /// Each queue gets one before any gets more. A refusal before all have one makes the kernel use
     /// `/dev/fuse`; later ones change nothing.
     pub(crate) fn start(self) -> Result<Ring, IoUringError> {
-        let failed = |errno: Errno| IoUringError::Register(errno.into());
-        let rings = sys::ring::watch(self.rings).map_err(IoUringError::Refused)?;
+        let failed = |errno: Errno| IoUringError::Start(errno.into());
+        let rings = sys::ring::watch(self.rings).map_err(IoUringError::Start)?;
         let mut ring = Ring {
             rings,
             channel: self.channel,
@@ -255,8 +272,11 @@ impl Prepared {
         if ring.rings.get_ref().unsubmitted() > 0 {
             return Err(failed(Errno::AGAIN));
         }
-        if let Some(errno) = ring.refused {
-            return Err(failed(errno));
+        match ring.refused {
+            // A rule of the machine's, before the file system was asked.
+            Some(errno @ (Errno::ACCESS | Errno::PERM)) => return Err(failed(errno)),
+            Some(errno) => return Err(IoUringError::Register(errno.into())),
+            None => {}
         }
         ring.entries.fresh = rest;
         ring.submit().map_err(failed)?;

@@ -340,7 +340,7 @@ async fn handshake(
                             ring = started;
                             workers = Workers::new(each, options.io_uring);
                         }
-                        Err(error) if options.io_uring == IoUring::Auto => {
+                        Err(error) if options.io_uring == IoUring::Auto && error.lets_device() => {
                             negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
                             without_ring = Some(error);
                         }

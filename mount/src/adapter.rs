@@ -14,8 +14,10 @@ mod ranges;
 mod xattrs;
 
 use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,6 +27,7 @@ use fuse::{
     Errno, NodeId, Notifier, Op, OpenFlags, OwnedRequest, Reply, Request, StatFs, StatxExtra,
     Transport, Unique,
 };
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::DirRef;
 
@@ -45,7 +48,6 @@ pub(crate) struct Manners {
     pub(crate) attr: Duration,
     pub(crate) entry: Duration,
     pub(crate) synchronous: Synchronous,
-    pub(crate) transport: Transport,
 }
 
 /// Space and inodes as they were when they were asked for.
@@ -60,24 +62,26 @@ struct Space {
 /// One mount.
 pub(crate) struct Adapter<S> {
     fs: S,
-    nodes: RefCell<Nodes>,
-    listings: RefCell<Listings>,
+    nodes: Mutex<Nodes>,
+    listings: Mutex<Listings>,
     /// Open files that the kernel has not released.
-    handles: RefCell<HashSet<Handle>>,
+    handles: Mutex<HashSet<Handle>>,
     /// Requests that wait for locks, to be woken by signals.
-    waits: RefCell<HashMap<Unique, Rc<Notify>>>,
-    walks: RefCell<Walks>,
+    waits: Mutex<HashMap<Unique, Arc<Notify>>>,
+    walks: Mutex<Walks>,
     manners: Manners,
+    /// The way by which requests come, once that is sure.
+    transport: OnceLock<Transport>,
     /// Counts what was changed through this mount.
-    changes: Cell<u64>,
+    changes: AtomicU64,
     /// Requests of the kernel, by kind.
     counts: Counts,
     /// Facts of the root that the server told last, for its quota.
-    root_info: RefCell<Vec<(String, String)>>,
+    root_info: Mutex<Vec<(String, String)>>,
     /// Counts when written data may have been sent.
-    sends: Cell<u64>,
+    sends: AtomicU64,
     /// The last answer to STATFS.
-    space: Cell<Option<Space>>,
+    space: Mutex<Option<Space>>,
     notifier: Notifier,
 }
 
@@ -90,29 +94,40 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Adapter<S> {
         Adapter {
             fs,
-            nodes: RefCell::new(Nodes::new(root.0, root.1)),
-            listings: RefCell::default(),
-            handles: RefCell::default(),
-            waits: RefCell::default(),
-            walks: RefCell::default(),
+            nodes: Mutex::new(Nodes::new(root.0, root.1)),
+            listings: Mutex::default(),
+            handles: Mutex::default(),
+            waits: Mutex::default(),
+            walks: Mutex::default(),
             manners,
-            changes: Cell::new(0),
+            transport: OnceLock::new(),
+            changes: AtomicU64::new(0),
             counts: Counts::new(),
-            root_info: RefCell::default(),
-            sends: Cell::new(0),
-            space: Cell::new(None),
+            root_info: Mutex::default(),
+            sends: AtomicU64::new(0),
+            space: Mutex::new(None),
             notifier,
         }
     }
 
+    /// Requests come by this way.
+    pub(crate) fn comes_by(&self, transport: Transport) {
+        self.transport.get_or_init(|| transport);
+    }
+
+    /// Only who serves a ring is asked before it is told.
+    fn transport(&self) -> Transport {
+        self.transport.get().copied().unwrap_or(Transport::IoUring)
+    }
+
     /// Executes one request.
-    pub(crate) async fn call(self: Rc<Self>, owned: OwnedRequest) -> Outcome {
+    pub(crate) async fn call(self: Arc<Self>, owned: OwnedRequest) -> Outcome {
         let request = owned.get();
         self.counts.request(request.header.opcode, request.name());
         let outcome = self.execute(&request).await;
         let who = (request.header.pid, request.header.node);
-        self.walks.borrow_mut().tell(who, &request.op, outcome, |answer| match answer {
-            Answer::Entry(found) => Some(self.nodes.borrow().id(found.attr.ino)),
+        self.walks.lock().tell(who, &request.op, outcome, |answer| match answer {
+            Answer::Entry(found) => Some(self.nodes.lock().id(found.attr.ino)),
             _ => None,
         })
     }
@@ -213,14 +228,14 @@ impl<S: FileSystem> Adapter<S> {
     ) -> client::Result<T> {
         let asked = Instant::now();
         let begun = dirs.map(|dir| {
-            let mut nodes = self.nodes.borrow_mut();
+            let mut nodes = self.nodes.lock();
             // An answer that nobody waited for may have left something.
             self.fs.changed_dir(nodes.ino(dir));
             nodes.begin_change(dir)
         });
         let done = change.await;
         for change in &begun {
-            let mut nodes = self.nodes.borrow_mut();
+            let mut nodes = self.nodes.lock();
             let left = self.fs.changed_dir(nodes.ino(change.dir));
             nodes.end_change(change, left.filter(|_| done.is_ok()), asked);
         }
@@ -229,7 +244,7 @@ impl<S: FileSystem> Adapter<S> {
 
     /// Something may have been changed through this mount: what was read before is old.
     fn changed(&self, outcome: Outcome) -> Outcome {
-        self.changes.set(self.changes.get() + 1);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         outcome
     }
 
@@ -269,25 +284,28 @@ impl<S: FileSystem> Adapter<S> {
             Ok(Answer::Done) => reply.ok(),
             Ok(Answer::Entry(found)) => reply.entry(&self.entry(found)),
             Ok(Answer::Created(found, handle)) => {
-                self.handles.borrow_mut().insert(handle);
+                self.handles.lock().insert(handle);
                 let entry = self.entry(found);
-                self.nodes.borrow_mut().has_no_capability(entry.node);
+                let mut nodes = self.nodes.lock();
+                let ctime = nodes.ctime(entry.node);
+                nodes.has_no_capability(entry.node, ctime);
+                drop(nodes);
                 reply.created(&entry, fuse::Handle(handle.0), OpenFlags::empty());
             }
-            Ok(Answer::Attr(node, attr, age)) => {
-                self.tell(node, &attr, age);
-                reply.attr(&convert::attr(&attr), ttl.saturating_sub(age));
+            Ok(Answer::Attr(told)) => {
+                self.nodes.lock().told(&told);
+                reply.attr(&convert::attr(&told.attr), ttl.saturating_sub(told.age));
             }
-            Ok(Answer::Statx(node, attr, age)) => {
-                self.tell(node, &attr, age);
-                let birth =
-                    StatxExtra { btime: Some(convert::time(attr.btime)), ..StatxExtra::default() };
-                reply.statx(&convert::attr(&attr), &birth, ttl.saturating_sub(age));
+            Ok(Answer::Statx(told)) => {
+                self.nodes.lock().told(&told);
+                let btime = Some(convert::time(told.attr.btime));
+                let birth = StatxExtra { btime, ..StatxExtra::default() };
+                reply.statx(&convert::attr(&told.attr), &birth, ttl.saturating_sub(told.age));
             }
             Ok(Answer::Data(data)) => reply.data(&data),
             Ok(Answer::Size(size)) => reply.xattr_size(size),
             Ok(Answer::Opened(handle, keep_pages)) => {
-                self.handles.borrow_mut().insert(handle);
+                self.handles.lock().insert(handle);
                 let mut flags = OpenFlags::empty();
                 flags.set(OpenFlags::KEEP_CACHE, keep_pages);
                 reply.opened(fuse::Handle(handle.0), flags);
@@ -302,7 +320,7 @@ impl<S: FileSystem> Adapter<S> {
             Ok(Answer::Lock(lock)) => reply.lock(&lock),
             Ok(Answer::Dir(page)) => reply.dir(&page),
             Ok(Answer::DirPlus(page, found)) => {
-                let mut nodes = self.nodes.borrow_mut();
+                let mut nodes = self.nodes.lock();
                 for Found { at, attr, age } in found {
                     nodes.found(at, &attr, age);
                 }
@@ -318,7 +336,7 @@ impl<S: FileSystem> Adapter<S> {
             Ok(Answer::Opened(handle, _) | Answer::Created(_, handle)) => {
                 self.give_back(handle).await;
             }
-            Ok(Answer::OpenedDir(handle)) => self.listings.borrow_mut().close(handle),
+            Ok(Answer::OpenedDir(handle)) => self.listings.lock().close(handle),
             Ok(
                 Answer::Done
                 | Answer::Entry(_)
@@ -340,7 +358,7 @@ impl<S: FileSystem> Adapter<S> {
 
     /// The mount has ended: closes what the kernel had open and sent no release for.
     pub(crate) async fn end(&self) {
-        let handles = std::mem::take(&mut *self.handles.borrow_mut());
+        let handles = std::mem::take(&mut *self.handles.lock());
         for handle in handles {
             self.give_back(handle).await;
         }
@@ -354,12 +372,12 @@ impl<S: FileSystem> Adapter<S> {
 
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
         self.counts.forget();
-        self.nodes.borrow_mut().forget(node, lookups);
+        self.nodes.lock().forget(node, lookups);
     }
 
     /// An entry as it is sent now: counts a look-up.
     fn entry(&self, found: Found) -> fuse::Entry {
-        let node = self.nodes.borrow_mut().found(found.at, &found.attr, found.age);
+        let node = self.nodes.lock().found(found.at, &found.attr, found.age);
         self.entry_of(node, &found.attr, found.age)
     }
 
@@ -372,9 +390,5 @@ impl<S: FileSystem> Adapter<S> {
             entry_ttl: self.manners.entry.saturating_sub(age),
             attr_ttl: self.manners.attr.saturating_sub(age),
         }
-    }
-
-    fn tell(&self, node: NodeId, attr: &Attr, age: Duration) {
-        self.nodes.borrow_mut().told(node, attr, age);
     }
 }

@@ -25,10 +25,10 @@ pub(crate) enum Answer {
     Entry(Found),
     /// A new file, open.
     Created(Found, Handle),
-    /// Attributes of a known node, and their age.
-    Attr(NodeId, Attr, Duration),
-    /// Attributes with the time of birth, and their age.
-    Statx(NodeId, Attr, Duration),
+    /// Attributes of a known node.
+    Attr(Told),
+    /// Attributes with the time of birth.
+    Statx(Told),
     /// Contents, the target of a link, extended attributes.
     Data(Bytes),
     /// The size that `Data` would have.
@@ -51,6 +51,16 @@ pub(crate) enum Answer {
     Dir(DirPage),
     /// A page of names with their entries, and what the kernel is told of each entry.
     DirPlus(DirPlusPage, Vec<Found>),
+}
+
+/// Attributes of a node that the kernel knows.
+pub(crate) struct Told {
+    pub(crate) node: NodeId,
+    pub(crate) attr: Attr,
+    /// Age of the attributes.
+    pub(crate) age: Duration,
+    /// Changes of the node before they were asked for, see `nodes`.
+    pub(crate) since: u64,
 }
 
 /// A node that the kernel is told of.

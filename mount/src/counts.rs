@@ -4,7 +4,9 @@
 //! attribute `pando.requests` of any file of the mount: `pando bench apps` does, to say how many
 //! requests of the kernel a file costs.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 /// Number of kinds that are told apart: more than the protocol's operation codes, the largest of
 /// which is below it.
@@ -15,32 +17,33 @@ type Kind = (&'static str, u64);
 
 /// Counts since the mount began.
 pub(crate) struct Counts {
-    kinds: [Cell<Kind>; KINDS],
+    kinds: Mutex<[Kind; KINDS]>,
     /// Nodes that the kernel has forgotten: these are told and have no answer.
-    forgotten: Cell<u64>,
+    forgotten: AtomicU64,
 }
 
 impl Counts {
     pub(crate) fn new() -> Counts {
-        Counts { kinds: [const { Cell::new(("", 0)) }; KINDS], forgotten: Cell::new(0) }
+        Counts { kinds: Mutex::new([("", 0); KINDS]), forgotten: AtomicU64::new(0) }
     }
 
     /// Counts a request with this operation code and name.
     pub(crate) fn request(&self, opcode: u32, name: &'static str) {
-        let kind = usize::try_from(opcode).ok().and_then(|at| self.kinds.get(at));
-        if let Some(kind) = kind {
-            kind.set((name, kind.get().1 + 1));
+        let Ok(at) = usize::try_from(opcode) else { return };
+        if let Some(kind) = self.kinds.lock().get_mut(at) {
+            *kind = (name, kind.1 + 1);
         }
     }
 
     /// Counts a node that the kernel forgets.
     pub(crate) fn forget(&self) {
-        self.forgotten.set(self.forgotten.get() + 1);
+        self.forgotten.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns each kind that was seen, with its number, in the order of the operation codes.
     pub(crate) fn all(&self) -> Vec<Kind> {
-        let kinds = self.kinds.iter().map(Cell::get).chain([("FORGET", self.forgotten.get())]);
+        let forgotten = ("FORGET", self.forgotten.load(Ordering::Relaxed));
+        let kinds = self.kinds.lock().into_iter().chain([forgotten]);
         kinds.filter(|(_, number)| *number > 0).collect()
     }
 }

@@ -3,14 +3,14 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    rc::Rc,
+    sync::Arc,
 };
 
 use base::{Attr, Cred, EntryName, FsError};
-use client::{AccessTimes, FileSystem};
+use client::{AccessTimes, FileSystem, Turns};
 use fuse::{
-    Capabilities, Ended, InitOptions, IoUring, MountError, MountOptions, Session, Transport,
-    Unmount,
+    Capabilities, Connection, Ended, InitOptions, IoUring, MountError, MountOptions, Session,
+    Threads, Transport, Unmount,
 };
 use rustix::{
     fs::{AtFlags, CWD, FileType, Statx, StatxAttributes, StatxFlags},
@@ -22,7 +22,7 @@ use wire::DirRef;
 use crate::{
     Options, Synchronous,
     adapter::{Adapter, Manners},
-    serve::serve,
+    serve::{serve, start_threads},
 };
 
 /// Why a file system could not be mounted, unmounted or served.
@@ -94,7 +94,9 @@ pub struct Mounted {
     served: JoinHandle<Result<Ended, fuse::SessionError>>,
 }
 
-/// Mounts `fs` on the directory `mountpoint`, and serves it in local tasks from then on.
+/// Mounts `fs` on the directory `mountpoint`, and serves it in local tasks from then on. Over
+/// io_uring, and where `turns` are taken, each CPU has a thread besides; they use `fs` in turns, as
+/// its own tasks must.
 ///
 /// `fs` must leave permissions to the kernel (a session with kernel checks).
 ///
@@ -103,10 +105,11 @@ pub struct Mounted {
 ///
 /// # Panics
 /// Outside a `tokio::task::LocalSet`, or on a runtime without IO and time.
-pub async fn run<S: FileSystem + 'static>(
+pub async fn run<S: FileSystem + Send + Sync + 'static>(
     fs: S,
     mountpoint: &Path,
     options: &Options,
+    turns: &Turns,
 ) -> Result<Mounted, Error> {
     let root = subdir(&fs, &options.subdir).await?;
     let (path, kernel) = (mountpoint.to_owned(), mount_options(options));
@@ -119,8 +122,9 @@ pub async fn run<S: FileSystem + 'static>(
         fuse::mount(&kernel, &path).map_err(|error| mount_error(&path, error))
     })
     .await?;
-    let session = match Session::start(connection, &init_options(options)).await {
-        Ok(session) => session,
+    let started = Box::pin(start(connection, fs, root, options, turns)).await;
+    let (session, adapter) = match started {
+        Ok(started) => started,
         Err(error) => {
             // The first error is the one to tell.
             drop(unmount(mountpoint, Unmount::Lazy).await);
@@ -128,20 +132,35 @@ pub async fn run<S: FileSystem + 'static>(
         }
     };
     tell_transport(&session, mountpoint);
-    let manners = Manners {
-        attr: options.attr_timeout,
-        entry: options.entry_timeout,
-        synchronous: options.synchronous,
-        transport: session.negotiated().transport(),
-    };
-    let adapter = Rc::new(Adapter::new(fs, root, manners, session.notifier()));
-    let served = spawn_local(serve(session, adapter));
+    let served = spawn_local(serve(session, adapter, turns.clone()));
     let path = mountpoint.to_owned();
     // Without it large files are read in smaller steps.
     if let Err(error) = blocking(move || Ok(read_far_ahead(&path))).await? {
         tracing::debug!(%error, "the kernel reads ahead as little as ever");
     }
     Ok(Mounted { mountpoint: mountpoint.to_owned(), served })
+}
+
+/// Agrees with the kernel, and starts the threads for each CPU.
+async fn start<S: FileSystem + Send + Sync + 'static>(
+    connection: Connection,
+    fs: S,
+    root: (DirRef, Attr),
+    options: &Options,
+    turns: &Turns,
+) -> Result<(Session, Arc<Adapter<S>>), fuse::SessionError> {
+    let threads = if turns.are_taken() { Threads::EachCpu } else { Threads::One };
+    let init = InitOptions { threads, ..init_options(options) };
+    let mut session = Session::start(connection, &init).await?;
+    let manners = Manners {
+        attr: options.attr_timeout,
+        entry: options.entry_timeout,
+        synchronous: options.synchronous,
+    };
+    let adapter = Arc::new(Adapter::new(fs, root, manners, session.notifier()));
+    start_threads(&mut session, &adapter, turns).await?;
+    adapter.comes_by(session.negotiated().transport());
+    Ok((session, adapter))
 }
 
 /// Has the kernel offer io_uring, where this process may. Where it may not, the session says what is

@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use bench::Delayed;
+use client::Tasks;
 use tokio::task::LocalSet;
 
 use crate::{
@@ -127,13 +128,14 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
     config.kernel_checks = true;
-    config.local = true;
     config.dial = Arc::new(Delayed::new(config.dial, args.rtt));
     let only = connect::only_user(&config.token);
     // The name is as given: by it mount(8) finds an existing mount, and umount(8) the mount to end.
     let fsname = args.servers.0.join(",");
     let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
     config.access_times = options.access_times;
+    let turns = mounting::turns(&options);
+    config.tasks = if turns.are_taken() { Tasks::InTurns(turns.clone()) } else { Tasks::Local };
     let users = only.map_or_else(String::new, |only| users(only.uid, options.allow_other));
     crate::system::raise_open_files();
 
@@ -145,7 +147,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
             client = connect::connect(config) => client?,
             () = stop.asked() => bail!("interrupted"),
         };
-        let mounting = mounting::start(client, &mountpoint, &options).await?;
+        let mounting = mounting::start(client, &mountpoint, &options, &turns).await?;
         // The process that left this one behind waits for the line.
         if args.daemon || !args.quiet {
             output::print(&(ready(&mountpoint) + &users))?;

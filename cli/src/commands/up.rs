@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use client::{Tasks, Turns};
 use tokio::task::LocalSet;
 use wire::Token;
 
@@ -98,13 +99,14 @@ async fn serve_mount(
         connect::config(vec![running.address.to_string()], Credentials::of(token), &purpose);
     config.access_times = options.access_times;
     config.kernel_checks = true;
-    config.local = true;
+    config.tasks = Tasks::Local;
     config.blocks = Some(running.blocks());
     if let Some(near) = running.near() {
         config.dial = Arc::new(near);
     }
     let client = connect::connect(config).await?;
-    let mounting = mounting::start(client, mountpoint, &options).await?;
+    // The server in this process is on this thread, too.
+    let mounting = mounting::start(client, mountpoint, &options, &Turns::default()).await?;
     serve::announce(running)?;
     output::print(&mount::ready(mountpoint))?;
     mounting.serve(stop, running.failed()).await

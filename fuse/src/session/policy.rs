@@ -16,13 +16,17 @@ use tokio::time::Instant;
 
 use crate::sys::{self, Policy};
 
-/// Requests between two looks.
+/// Requests between two looks, at most.
 const LOOK_EACH: u32 = 16;
+/// Time between two looks, at most: one request that waits for long ends an attempt.
+const LOOK_AFTER: Duration = Duration::from_millis(2);
 /// The longest that a request may wait for the worker, as a mean: what waking another CPU costs.
 const WAIT_MAX: Duration = Duration::from_micros(50);
 /// First and longest time without a new attempt after one that did not pay.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(8);
+/// Where requests waited, at least so many times as long passes without an attempt.
+const PAUSE_FOR_WAIT: u32 = 20;
 /// Looks after which an attempt counts as one that pays.
 const PAYS_AFTER: u32 = 256;
 
@@ -36,6 +40,7 @@ pub(super) struct Courtesy {
     rule: Rule,
     /// Requests since the last look.
     served: u32,
+    looked: Instant,
 }
 
 impl Courtesy {
@@ -44,18 +49,21 @@ impl Courtesy {
     pub(super) fn new() -> Option<Courtesy> {
         let waits = File::open(SCHEDSTAT).ok()?;
         waited(&waits)?;
-        Some(Courtesy { waits, rule: Rule::new(Instant::now()), served: 0 })
+        let now = Instant::now();
+        Some(Courtesy { waits, rule: Rule::new(now), served: 0, looked: now })
     }
 
     /// A request was taken.
     pub(super) fn serves(&mut self) {
         self.served += 1;
-        if self.served < LOOK_EACH {
+        let now = Instant::now();
+        if self.served < LOOK_EACH && now.saturating_duration_since(self.looked) < LOOK_AFTER {
             return;
         }
-        self.served = 0;
         let Some(waited) = waited(&self.waits) else { return };
-        if let Some(policy) = self.rule.look(waited, Instant::now())
+        let policy = self.rule.look(self.served, waited, now);
+        (self.served, self.looked) = (0, now);
+        if let Some(policy) = policy
             && let Err(error) = sys::set_policy(policy)
         {
             tracing::debug!(%error, ?policy, "a thread of the mount keeps its policy");
@@ -102,23 +110,26 @@ impl Rule {
         }
     }
 
-    /// Another [`LOOK_EACH`] requests were taken, and the thread has waited so long in all. Returns
-    /// the policy that it is to have from now on, where that is another.
-    fn look(&mut self, waited: Duration, now: Instant) -> Option<Policy> {
-        let each = waited.saturating_sub(self.waited) / LOOK_EACH;
+    /// So many requests were taken since the last look, and the thread has waited so long in all.
+    /// Returns the policy that it is to have from now on, where that is another.
+    fn look(&mut self, served: u32, waited: Duration, now: Instant) -> Option<Policy> {
+        let lately = waited.saturating_sub(self.waited);
         self.waited = waited;
         self.looks = self.looks.saturating_add(1);
+        let pays = lately / served.max(1) <= WAIT_MAX;
         match self.policy {
-            Policy::Normal if now >= self.not_before => {
+            // Where an ordinary thread waits, too, other work is waiting.
+            Policy::Normal if pays && now >= self.not_before => {
                 (self.policy, self.looks) = (Policy::Idle, 0);
                 Some(Policy::Idle)
             }
-            Policy::Idle if each > WAIT_MAX => {
+            Policy::Idle if !pays => {
                 if self.looks > PAYS_AFTER {
                     self.pause = PAUSE_FIRST;
                 }
+                let pause = self.pause.max((lately * PAUSE_FOR_WAIT).min(PAUSE_MAX));
                 self.policy = Policy::Normal;
-                self.not_before = now + self.pause;
+                self.not_before = now + pause;
                 self.pause = (2 * self.pause).min(PAUSE_MAX);
                 Some(Policy::Normal)
             }
@@ -131,27 +142,46 @@ impl Rule {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_millis(10);
+    const LONG: Duration = Duration::from_millis(1);
 
     #[test]
     fn a_thread_whose_requests_wait_is_an_ordinary_one_again_and_longer_each_time() {
         let mut now = Instant::now();
         let (mut rule, mut waited) = (Rule::new(now), Duration::ZERO);
         for pause in [PAUSE_FIRST, 2 * PAUSE_FIRST, 4 * PAUSE_FIRST] {
-            assert_eq!(rule.look(waited, now), Some(Policy::Idle));
-            assert_eq!(rule.look(waited, now), None);
+            assert_eq!(rule.look(16, waited, now), Some(Policy::Idle));
+            assert_eq!(rule.look(16, waited, now), None);
             waited += LONG;
-            assert_eq!(rule.look(waited, now), Some(Policy::Normal));
+            assert_eq!(rule.look(16, waited, now), Some(Policy::Normal));
             now += pause;
-            assert_eq!(rule.look(waited + LONG, now - Duration::from_millis(1)), None);
+            assert_eq!(rule.look(16, waited, now - Duration::from_millis(1)), None);
         }
         for _ in 0..20 {
             now += PAUSE_MAX;
-            assert_eq!(rule.look(waited, now), Some(Policy::Idle));
+            assert_eq!(rule.look(16, waited, now), Some(Policy::Idle));
             waited += LONG;
-            assert_eq!(rule.look(waited, now), Some(Policy::Normal));
+            assert_eq!(rule.look(16, waited, now), Some(Policy::Normal));
         }
         assert_eq!(rule.not_before, now + PAUSE_MAX);
+    }
+
+    #[test]
+    fn one_request_that_waits_for_long_ends_an_attempt_and_costs_a_long_pause() {
+        let now = Instant::now();
+        let mut rule = Rule::new(now);
+        assert_eq!(rule.look(1, Duration::ZERO, now), Some(Policy::Idle));
+        let waited = Duration::from_millis(100);
+        assert_eq!(rule.look(1, waited, now), Some(Policy::Normal));
+        assert_eq!(rule.not_before, now + Duration::from_secs(2));
+    }
+
+    #[test]
+    fn no_attempt_is_made_while_an_ordinary_thread_waits_too() {
+        let now = Instant::now();
+        let mut rule = Rule::new(now);
+        assert_eq!(rule.look(16, LONG, now), None);
+        assert_eq!(rule.look(16, 2 * LONG, now), None);
+        assert_eq!(rule.look(16, 2 * LONG, now), Some(Policy::Idle));
     }
 
     #[test]
@@ -160,13 +190,13 @@ mod tests {
         let (mut rule, mut waited) = (Rule::new(now), Duration::ZERO);
         for _ in 0..3 {
             now += PAUSE_MAX;
-            assert_eq!(rule.look(waited, now), Some(Policy::Idle));
+            assert_eq!(rule.look(16, waited, now), Some(Policy::Idle));
             for _ in 0..=PAYS_AFTER {
-                waited += WAIT_MAX * LOOK_EACH;
-                assert_eq!(rule.look(waited, now), None);
+                waited += WAIT_MAX * 16;
+                assert_eq!(rule.look(16, waited, now), None);
             }
             waited += LONG;
-            assert_eq!(rule.look(waited, now), Some(Policy::Normal));
+            assert_eq!(rule.look(16, waited, now), Some(Policy::Normal));
             assert_eq!(rule.not_before, now + PAUSE_FIRST);
         }
     }

@@ -7,7 +7,7 @@
 
 use std::{future::pending, io, thread};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::{
     runtime::Builder,
     sync::{mpsc, oneshot},
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     init::{Capabilities, IoUring},
     ring::{IoUringError, Prepared, Ring},
+    sys::{self, Policy},
 };
 
 /// The queue of one CPU, in the hands of the thread that serves it.
@@ -124,7 +125,7 @@ impl Session {
             let (serve, end, (tell, told)) = (serve.clone(), End(end.clone()), oneshot::channel());
             started.push(told);
             let thread = thread::Builder::new().name(format!("{name}-{cpu}"));
-            let work = move || work((cpu, polite), prepared, desk, &serve, &end, tell);
+            let work = move || work((cpu, polite), prepared, desk, &serve, end, tell);
             thread.spawn(work).map_err(SessionError::Thread)?;
         }
         self.workers.started = !started.is_empty();
@@ -133,14 +134,18 @@ impl Session {
             let refused = match told.await {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => error,
-                Err(_) => return Err(panicked()),
+                Err(_) => {
+                    let failed = Ends(self.workers.ends.take()).next_failed().await;
+                    return Err(failed.unwrap_or_else(panicked));
+                }
             };
-            if self.workers.io_uring == IoUring::On {
+            if self.workers.io_uring == IoUring::On || !refused.lets_device() {
                 return Err(SessionError::IoUring(refused));
             }
             self.desk.negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
             self.without_ring.get_or_insert(refused);
         }
+        self.workers.started &= self.without_ring.is_none();
         Ok(())
     }
 }
@@ -170,16 +175,25 @@ fn work<F>(
     prepared: Prepared,
     desk: Desk,
     serve: &impl Fn(Worker) -> F,
-    end: &End,
+    end: End,
     tell: oneshot::Sender<Result<(), IoUringError>>,
 ) where
     F: Future<Output = Result<(), SessionError>>,
 {
+    let all = sched_getaffinity(None);
     stay_on(cpu);
-    let runtime = match Builder::new_current_thread().enable_all().build() {
+    let mut builder = Builder::new_current_thread();
+    // Threads that block for this one inherit what it is, and are to be ordinary ones.
+    builder.enable_all().on_thread_start(move || {
+        let _ = all.as_ref().map(|cpus| sched_setaffinity(None, cpus));
+        let _ = sys::set_policy(Policy::Normal);
+    });
+    let runtime = match builder.build() {
         Ok(runtime) => runtime,
         Err(error) => return end.tell(Err(SessionError::Thread(error))),
     };
+    // After a panic this tells before the runtime is dropped, which may wait.
+    let end = end;
     end.tell(LocalSet::new().block_on(&runtime, async {
         let (started, ring) = match prepared.start() {
             Ok(ring) => (Ok(()), Some(ring)),

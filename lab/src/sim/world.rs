@@ -316,7 +316,7 @@ impl World {
             read_cache_bytes: if plan.read_cache { 4 << 20 } else { 0 },
             dirty_bytes_max: plan.dirty_bytes_max,
             blocks: None,
-            local: false,
+            tasks: client::Tasks::Runtime,
             pid: 1,
             access_times: AccessTimes::Relative,
             resolution: match sequential {

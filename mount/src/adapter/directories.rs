@@ -3,6 +3,7 @@
 use base::{Cred, FileKind, Ino};
 use client::FileSystem;
 use fuse::{DirPage, DirPlusPage, Errno, NodeId};
+use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use wire::ReaddirEntry;
 
@@ -48,12 +49,12 @@ impl Page {
 
 impl<S: FileSystem> Adapter<S> {
     pub(super) fn opendir(&self, node: NodeId) -> Outcome {
-        let dir = self.nodes.borrow().dir(node)?;
-        Ok(Answer::OpenedDir(self.listings.borrow_mut().open(dir)))
+        let dir = self.nodes.lock().dir(node)?;
+        Ok(Answer::OpenedDir(self.listings.lock().open(dir)))
     }
 
     pub(super) fn releasedir(&self, handle: u64) -> Outcome {
-        self.listings.borrow_mut().close(handle);
+        self.listings.lock().close(handle);
         Ok(Answer::Done)
     }
 
@@ -90,7 +91,7 @@ impl<S: FileSystem> Adapter<S> {
         entries_max: u32,
     ) -> Outcome {
         loop {
-            let place = self.listings.borrow_mut().get(handle)?.place(cookie)?;
+            let place = self.listings.lock().get(handle)?.place(cookie)?;
             let ahead = match self.kept(handle, cookie, &place, page.plus())? {
                 Some(ahead) => ahead,
                 None => self.fetch(cred, handle, &place, page.plus(), entries_max.max(1)).await?,
@@ -101,7 +102,7 @@ impl<S: FileSystem> Adapter<S> {
             }
             let more = ahead.page.entries.last().map(|last| last.pos);
             let ended = ahead.page.end || !page.is_empty();
-            self.listings.borrow_mut().get(handle)?.keep(ahead);
+            self.listings.lock().get(handle)?.keep(ahead);
             match more {
                 Some(pos) if !ended => cookie = pos,
                 Some(_) | None => break,
@@ -122,9 +123,10 @@ impl<S: FileSystem> Adapter<S> {
         place: &Place,
         plus: bool,
     ) -> Result<Option<Ahead>, Failed> {
-        let mut listings = self.listings.borrow_mut();
+        let mut listings = self.listings.lock();
         let Some(ahead) = listings.get(handle)?.take_ahead() else { return Ok(None) };
-        let fresh = !plus || ahead.is_believed(self.changes.get(), self.manners.attr);
+        let fresh =
+            !plus || ahead.is_believed(self.changes.load(Ordering::Acquire), self.manners.attr);
         let goes_on = cookie > AFTER_DOTDOT && ahead.from(place).is_some();
         Ok(Some(ahead).filter(|_| fresh && goes_on))
     }
@@ -137,13 +139,14 @@ impl<S: FileSystem> Adapter<S> {
         plus: bool,
         entries_max: u32,
     ) -> Result<Ahead, Failed> {
-        let dir = self.listings.borrow_mut().get(handle)?.dir;
-        let (after, asked, changes) = (place.after(), Instant::now(), self.changes.get());
+        let dir = self.listings.lock().get(handle)?.dir;
+        let (after, asked, changes) =
+            (place.after(), Instant::now(), self.changes.load(Ordering::Acquire));
         // Listing a directory brings its access time up to date.
-        let id = self.nodes.borrow().id(dir.ino);
-        self.nodes.borrow_mut().alters(id);
+        let id = self.nodes.lock().id(dir.ino);
+        self.nodes.lock().alters(id);
         let page = self.fs.readdir(cred, &dir, after, entries_max, plus).await;
-        self.nodes.borrow_mut().alters(id);
+        self.nodes.lock().alters(id);
         let page = page?;
         Ok(Ahead { after, page, plus, asked, changes })
     }
@@ -157,7 +160,7 @@ impl<S: FileSystem> Adapter<S> {
         place: &Place,
         ahead: &Ahead,
     ) -> Result<bool, Failed> {
-        let mut listings = self.listings.borrow_mut();
+        let mut listings = self.listings.lock();
         let listing = listings.get(handle)?;
         let (ino, up) = (ahead.page.attr.ino, self.parent(ahead));
         let dots = [(0, AFTER_DOT, &b"."[..], ino), (AFTER_DOT, AFTER_DOTDOT, b"..", up)];
@@ -185,7 +188,7 @@ impl<S: FileSystem> Adapter<S> {
         ahead: &Ahead,
     ) -> bool {
         if let (Page::Plus(page, told), Some(entry)) = (&mut *page, &listed.entry) {
-            let id = self.nodes.borrow().id(entry.attr.ino);
+            let id = self.nodes.lock().id(entry.attr.ino);
             let age = ahead.asked.elapsed();
             let shown = self.entry_of(id, &entry.attr, age);
             let fits = page.push(&shown, next, listed.name.as_bytes());
@@ -198,6 +201,6 @@ impl<S: FileSystem> Adapter<S> {
     /// The inode number of `..`; the mount's root has nothing above it.
     fn parent(&self, ahead: &Ahead) -> Ino {
         let (ino, parent) = (ahead.page.attr.ino, ahead.page.parent_ino);
-        if self.nodes.borrow().id(ino) == NodeId::ROOT { ino } else { parent }
+        if self.nodes.lock().id(ino) == NodeId::ROOT { ino } else { parent }
     }
 }

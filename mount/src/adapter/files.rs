@@ -3,6 +3,7 @@
 //! The mount hands the file system's own handles to the kernel. Close-to-open: every open asks the
 //! file system what the file is like now, and the kernel drops pages and attributes that are older.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::{Attr, Cred, FileKind};
@@ -29,7 +30,7 @@ impl<S: FileSystem> Adapter<S> {
     /// tells it the end, and then open again.
     pub(super) async fn open(&self, header: &Header, cred: &Cred, flags: u32) -> Outcome {
         let node = header.node;
-        let file = self.nodes.borrow().file(node)?;
+        let file = self.nodes.lock().file(node)?;
         let handle = self.fs.open(cred, &file, convert::access(flags)).await?;
         let attr = match self.opened_attr(cred, handle, NodeRef::File(file)).await {
             Ok(attr) => attr,
@@ -38,12 +39,12 @@ impl<S: FileSystem> Adapter<S> {
                 return Err(error.into());
             }
         };
-        let cached = self.nodes.borrow_mut().opened(node, &attr);
+        let cached = self.nodes.lock().opened(node, &attr);
         if cached.outdated && !self.manners.attr.is_zero() {
             self.invalidate_attr(node).await;
         }
         let wrong_end = flags & O_APPEND != 0 && cached.wrong_end;
-        if wrong_end && self.nodes.borrow_mut().sends_back(node, header.pid) {
+        if wrong_end && self.nodes.lock().sends_back(node, header.pid) {
             self.give_back(handle).await;
             return Err(Failed(Errno::STALE));
         }
@@ -64,7 +65,7 @@ impl<S: FileSystem> Adapter<S> {
 
     /// The kernel would read up to the end that it knows: another client may have moved it.
     async fn invalidate_attr(&self, node: NodeId) {
-        self.nodes.borrow_mut().disbelieved(node);
+        self.nodes.lock().disbelieved(node);
         let attributes_only = Notice::InvalInode { node, offset: -1, len: 0 };
         if let Err(errno) = self.notifier.send_all(vec![attributes_only]).await {
             tracing::warn!(%errno, node = node.0, "the kernel keeps attributes that have changed");
@@ -74,7 +75,7 @@ impl<S: FileSystem> Adapter<S> {
     /// A change of the contents has taken the set-id bits of a file. The kernel, which leaves that
     /// to us, asks for new times and a new size then, but believes the mode.
     pub(super) async fn lost_set_id(&self, node: NodeId) {
-        let had_any = self.nodes.borrow_mut().loses_set_id(node);
+        let had_any = self.nodes.lock().loses_set_id(node);
         if had_any && !self.manners.attr.is_zero() {
             self.invalidate_attr(node).await;
         }
@@ -116,7 +117,7 @@ impl<S: FileSystem> Adapter<S> {
         mode: u32,
         flags: u32,
     ) -> Outcome {
-        let dir = self.nodes.borrow().dir(parent)?;
+        let dir = self.nodes.lock().dir(parent)?;
         let made = self.fs.tmpfile(cred, &dir, mode, flags & O_EXCL == 0).await?;
         let (at, attr) = (NodeRef::File(made.file), made.attr);
         let found = Found { at, attr, age: Duration::ZERO };
@@ -137,7 +138,7 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Outcome {
         let size = u32::try_from(data.len()).map_err(|_| Failed(Errno::INVAL))?;
         self.fs.write(Handle(fh.0), offset, data, clear_set_id).await?;
-        self.nodes.borrow_mut().written(node, offset.saturating_add(size.into()));
+        self.nodes.lock().written(node, offset.saturating_add(size.into()));
         if clear_set_id {
             self.lost_set_id(node).await;
         }
@@ -175,12 +176,12 @@ impl<S: FileSystem> Adapter<S> {
 
     /// Notes that written data may have been sent just now.
     pub(super) fn sent(&self) {
-        self.sends.set(self.sends.get() + 1);
+        self.sends.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(super) async fn release(&self, fh: fuse::Handle) -> Outcome {
         let handle = Handle(fh.0);
-        self.handles.borrow_mut().remove(&handle);
+        self.handles.lock().remove(&handle);
         let released = self.fs.release(handle).await;
         self.sent();
         released?;
@@ -188,7 +189,7 @@ impl<S: FileSystem> Adapter<S> {
     }
 
     pub(super) async fn sync_dir(&self, node: NodeId) -> Outcome {
-        let dir = self.nodes.borrow().dir(node)?;
+        let dir = self.nodes.lock().dir(node)?;
         self.fs.sync_dir(&dir).await?;
         Ok(Answer::Done)
     }

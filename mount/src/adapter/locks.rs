@@ -6,7 +6,7 @@
 //!
 //! A signal ends waiting, and only that: the kernel restarts the call if the program wants it so.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use base::{ByteRange, Cred};
 use client::{FileLock, FileSystem, Handle};
@@ -40,10 +40,10 @@ impl<S: FileSystem> Adapter<S> {
         };
         let lock = FileLock { kind, mode, range: range(&lock), pid: lock.pid };
         if wait {
-            let interrupted = Rc::new(Notify::new());
-            self.waits.borrow_mut().insert(header.unique, Rc::clone(&interrupted));
+            let interrupted = Arc::new(Notify::new());
+            self.waits.lock().insert(header.unique, Arc::clone(&interrupted));
             let taken = self.fs.lock_wait(handle, owner.0, lock, interrupted.notified()).await;
-            self.waits.borrow_mut().remove(&header.unique);
+            self.waits.lock().remove(&header.unique);
             taken?;
         } else {
             self.fs.lock(handle, owner.0, lock).await?;
@@ -75,12 +75,12 @@ impl<S: FileSystem> Adapter<S> {
 
     /// Whether a request waits for a lock, and ends when it is interrupted.
     pub(crate) fn waits_for_lock(&self, request: Unique) -> bool {
-        self.waits.borrow().contains_key(&request)
+        self.waits.lock().contains_key(&request)
     }
 
     /// The program that waits for a lock has got a signal.
     pub(crate) fn interrupt(&self, request: Unique) {
-        if let Some(interrupted) = self.waits.borrow().get(&request) {
+        if let Some(interrupted) = self.waits.lock().get(&request) {
             interrupted.notify_one();
         }
     }
@@ -88,14 +88,14 @@ impl<S: FileSystem> Adapter<S> {
     /// A new owner of a lock sees the writes of the owner before it: pages and attributes of other
     /// contents are dropped.
     async fn after_lock(&self, cred: &Cred, node: NodeId) {
-        let Ok(at) = self.nodes.borrow().get(node) else { return };
+        let Ok(at) = self.nodes.lock().get(node) else { return };
         let NodeRef::File(_) = at else { return };
         let Ok(attr) = self.fs.getattr(cred, &at).await else { return };
-        let cached = self.nodes.borrow_mut().opened(node, &attr);
+        let cached = self.nodes.lock().opened(node, &attr);
         if cached.keep_pages && !cached.outdated {
             return;
         }
-        self.nodes.borrow_mut().disbelieved(node);
+        self.nodes.lock().disbelieved(node);
         let everything = Notice::InvalInode { node, offset: 0, len: 0 };
         match self.notifier.send_all(vec![everything]).await {
             Ok(()) | Err(Errno::NOENT) => {}

@@ -49,7 +49,7 @@ impl<S: FileSystem> Adapter<S> {
             NodeRef::File(_) => return Err(Failed(Errno::NOTDIR)),
         };
         let listed = self.fs.readdir(cred, &dir, 0, 1, false).await?;
-        let parent = self.nodes.borrow().id(listed.parent_ino);
+        let parent = self.nodes.lock().id(listed.parent_ino);
         self.node_again(cred, parent).await
     }
 
@@ -57,7 +57,7 @@ impl<S: FileSystem> Adapter<S> {
     /// may be of an earlier mount.
     async fn recalled(&self, node: NodeId) -> Result<NodeRef, Failed> {
         let (remembered, ino) = {
-            let nodes = self.nodes.borrow();
+            let nodes = self.nodes.lock();
             (nodes.remembered(node), nodes.ino(node))
         };
         match remembered {
@@ -114,7 +114,7 @@ impl<S: FileSystem> Adapter<S> {
         name: &[u8],
     ) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
-        let target = self.nodes.borrow().get(target)?;
+        let target = self.nodes.lock().get(target)?;
         let entry = self.change([parent], self.fs.link(cred, &target, &dir, &name)).await?;
         Ok(answer(&dir, &name, entry))
     }
@@ -123,7 +123,7 @@ impl<S: FileSystem> Adapter<S> {
         let (dir, name) = self.within(parent, name)?;
         let left = self.change([parent], self.fs.unlink(cred, &dir, &name)).await?;
         if left.nlink == 0 {
-            self.nodes.borrow_mut().removed(left.ino, Some(left));
+            self.nodes.lock().removed(left.ino, Some(left));
         }
         Ok(Answer::Done)
     }
@@ -131,7 +131,7 @@ impl<S: FileSystem> Adapter<S> {
     pub(super) async fn rmdir(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
         let (dir, name) = self.within(parent, name)?;
         let ino = self.change([parent], self.fs.rmdir(cred, &dir, &name)).await?;
-        self.nodes.borrow_mut().removed(ino, None);
+        self.nodes.lock().removed(ino, None);
         Ok(Answer::Done)
     }
 
@@ -156,7 +156,7 @@ impl<S: FileSystem> Adapter<S> {
         self.moved(renamed.moved, &to_dir, &to_name);
         if let Some(replaced) = renamed.replaced_dir {
             // A process with its working directory there may still ask for its attributes.
-            self.nodes.borrow_mut().removed(replaced, None);
+            self.nodes.lock().removed(replaced, None);
         }
         if mode == RenameMode::Exchange
             && let Ok(other) = self.fs.lookup(cred, &from_dir, &from_name).await
@@ -168,7 +168,7 @@ impl<S: FileSystem> Adapter<S> {
 
     /// A rename has moved an inode, whose `ctime` is another one then.
     fn moved(&self, ino: Ino, dir: &DirRef, name: &EntryName) {
-        let mut nodes = self.nodes.borrow_mut();
+        let mut nodes = self.nodes.lock();
         nodes.stands_at(ino, dir, name);
         let id = nodes.id(ino);
         nodes.alters(id);
@@ -179,7 +179,7 @@ impl<S: FileSystem> Adapter<S> {
         parent: NodeId,
         name: &[u8],
     ) -> Result<(DirRef, EntryName), Failed> {
-        let dir = self.nodes.borrow().dir(parent)?;
+        let dir = self.nodes.lock().dir(parent)?;
         Ok((dir, EntryName::new(name)?))
     }
 }

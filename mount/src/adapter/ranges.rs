@@ -45,7 +45,7 @@ impl<S: FileSystem> Adapter<S> {
             AllocateMode::Grow | AllocateMode::Zero => offset.saturating_add(len),
             AllocateMode::Keep | AllocateMode::ZeroWithin => 0,
         };
-        self.nodes.borrow_mut().written(node, end);
+        self.nodes.lock().written(node, end);
         if !cred.is_root() {
             self.lost_set_id(node).await;
         }
@@ -71,7 +71,7 @@ impl<S: FileSystem> Adapter<S> {
     ) -> Outcome {
         let (from, to) = ((Handle(from.0), from_offset), (Handle(to.0), to_offset));
         let copied = self.fs.copy_range(from, to, len, !cred.is_root()).await?;
-        self.nodes.borrow_mut().written(node, to_offset.saturating_add(copied));
+        self.nodes.lock().written(node, to_offset.saturating_add(copied));
         if !cred.is_root() {
             self.lost_set_id(node).await;
         }

@@ -45,32 +45,34 @@ impl<S: FileSystem> Adapter<S> {
             return sized(object(self.counts.all()), size);
         }
         if name == TRANSPORT {
-            let transport = transport_name(self.manners.transport);
+            let transport = transport_name(self.transport());
             return sized(Bytes::from_static(transport.as_bytes()), size);
         }
         if let Some(line) = name.strip_prefix(LINE) {
             return sized(self.line(node, line).await?, size);
         }
         let is_acl = AclKind::of(name).is_some();
-        if !is_acl && self.nodes.borrow().lacks_xattrs(node, self.manners.attr) {
+        if !is_acl && self.nodes.lock().lacks_xattrs(node, self.manners.attr) {
             return Err(Failed(Errno::NODATA));
         }
         let capability = name == CAPABILITY;
-        if capability && !self.manners.attr.is_zero() && self.nodes.borrow().lacks_capability(node)
-        {
+        if capability && !self.manners.attr.is_zero() && self.nodes.lock().lacks_capability(node) {
             return Err(Failed(Errno::NODATA));
         }
         // This knowledge is as new as the mode that the kernel checks with it.
-        if is_acl && self.nodes.borrow().lacks_acl(node) {
+        if is_acl && self.nodes.lock().lacks_acl(node) {
             return Err(Failed(Errno::NODATA));
         }
-        let at = self.nodes.borrow().get(node)?;
+        let (at, ctime) = {
+            let nodes = self.nodes.lock();
+            (nodes.get(node)?, nodes.ctime(node))
+        };
         let all = self.fs.xattrs(cred, &at).await?;
         match all.into_iter().find(|(found, _)| found == name) {
             Some((_, value)) => sized(value, size),
             None => {
                 if capability {
-                    self.nodes.borrow_mut().has_no_capability(node);
+                    self.nodes.lock().has_no_capability(node, ctime);
                 }
                 Err(Failed(Errno::NODATA))
             }
@@ -79,13 +81,13 @@ impl<S: FileSystem> Adapter<S> {
 
     pub(super) async fn listxattr(&self, cred: &Cred, node: NodeId, size: u32) -> Outcome {
         let has_none = {
-            let nodes = self.nodes.borrow();
+            let nodes = self.nodes.lock();
             nodes.lacks_xattrs(node, self.manners.attr) && nodes.lacks_acl(node)
         };
         if has_none {
             return sized(Bytes::new(), size);
         }
-        let at = self.nodes.borrow().get(node)?;
+        let at = self.nodes.lock().get(node)?;
         let all = self.fs.xattrs(cred, &at).await?;
         let all = all.iter().filter(|(name, _)| cred.is_root() || !name.starts_with(TRUSTED));
         let names = all.flat_map(|(name, _)| name.iter().copied().chain([0]));
@@ -104,41 +106,41 @@ impl<S: FileSystem> Adapter<S> {
             XattrMode::Set if acl_kill_sgid => XattrMode::SetClearSetgid,
             mode => mode,
         };
-        let at = self.nodes.borrow().get(node)?;
+        let at = self.nodes.lock().get(node)?;
         let acl = AclKind::of(&name).is_some();
         {
-            let mut nodes = self.nodes.borrow_mut();
+            let mut nodes = self.nodes.lock();
             nodes.alters(node);
             nodes.gives_xattr(node);
         }
         let set = self.fs.setxattr(cred, &at, name, value, mode).await;
-        self.nodes.borrow_mut().alters(node);
+        self.nodes.lock().alters(node);
         set?;
         if acl {
-            self.nodes.borrow_mut().may_have_acl(node);
+            self.nodes.lock().may_have_acl(node);
         }
         Ok(Answer::Done)
     }
 
     pub(super) async fn removexattr(&self, cred: &Cred, node: NodeId, name: Bytes) -> Outcome {
-        let at = self.nodes.borrow().get(node)?;
-        self.nodes.borrow_mut().alters(node);
+        let at = self.nodes.lock().get(node)?;
+        self.nodes.lock().alters(node);
         let removed = self.fs.removexattr(cred, &at, name).await;
-        self.nodes.borrow_mut().alters(node);
+        self.nodes.lock().alters(node);
         removed?;
         Ok(Answer::Done)
     }
 
     /// One line of what `pando info` shows.
     async fn line(&self, node: NodeId, line: &[u8]) -> Result<Bytes, Failed> {
-        let at = self.nodes.borrow().get(node)?;
+        let at = self.nodes.lock().get(node)?;
         let lines = self.fs.info(&at).await?;
         let found = lines.into_iter().find(|(name, _)| name.as_bytes() == line);
         found.map(|(_, value)| value.into()).ok_or(Failed(Errno::NODATA))
     }
 
     async fn info(&self, node: NodeId) -> Result<Bytes, Failed> {
-        let at = self.nodes.borrow().get(node)?;
+        let at = self.nodes.lock().get(node)?;
         Ok(object(self.fs.info(&at).await?))
     }
 }

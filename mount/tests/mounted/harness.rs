@@ -14,7 +14,7 @@ use std::{
 };
 
 use base::{Clock, HashKey, Time};
-use client::{Client, Config, FileSystem, model::Model};
+use client::{Client, Config, FileSystem, Tasks, Turns, model::Model};
 use fuse::{Ended, Unmount};
 use mount::{IoUring, Options};
 use rustix::{process::Gid, process::Uid, thread};
@@ -48,20 +48,27 @@ pub(crate) struct Way {
     pub(crate) options: Options,
     pub(crate) late: bool,
     pub(crate) position_bits: u32,
+    /// Over io_uring each CPU has a thread if they are taken.
+    pub(crate) turns: Turns,
 }
 
 impl Default for Way {
     fn default() -> Way {
-        let io_uring = if everything_over_ring() { IoUring::On } else { IoUring::Off };
+        let (io_uring, turns) = everything();
         let options =
             Options { allow_other: true, suid: true, dev: true, io_uring, ..Options::default() };
-        Way { options, late: false, position_bits: POSITION_BITS }
+        Way { options, late: false, position_bits: POSITION_BITS, turns }
     }
 }
 
-/// `MOUNT_TEST_IO_URING=1` has all mounts use io_uring, for a run of all tests by hand.
-fn everything_over_ring() -> bool {
-    std::env::var_os("MOUNT_TEST_IO_URING").is_some()
+/// `MOUNT_TEST_IO_URING=one` has all mounts use io_uring with one thread, and any other value with
+/// one for each CPU, for a run of all tests by hand.
+fn everything() -> (IoUring, Turns) {
+    match std::env::var_os("MOUNT_TEST_IO_URING") {
+        None => (IoUring::Off, Turns::default()),
+        Some(threads) if threads == "one" => (IoUring::On, Turns::default()),
+        Some(_) => (IoUring::On, Turns::of_threads()),
+    }
 }
 
 /// Runs `act`, which mounts, while the kernel offers what the mount wants.
@@ -85,9 +92,9 @@ impl Way {
         Way { late: true, ..Way::default() }
     }
 
-    /// A mount that takes requests over io_uring.
+    /// A mount that takes requests over io_uring, with a thread for each CPU.
     pub(crate) fn over_ring() -> Way {
-        let mut way = Way::default();
+        let mut way = Way { turns: Turns::of_threads(), ..Way::default() };
         way.options.io_uring = IoUring::On;
         way
     }
@@ -104,9 +111,15 @@ impl Way {
 /// Runs a test on mounts of each kind: of the model, and of a server through its client.
 pub(crate) fn on_each(test: impl Fn(&Mounted)) {
     on_each_of_the_model(&test);
-    let mounted = mount_server(&Way::default());
-    test(&mounted);
-    mounted.unmount();
+    let mut ways = vec![Way::default()];
+    if can_be_offered() {
+        ways.push(Way::over_ring());
+    }
+    for way in ways {
+        let mounted = mount_server(&way);
+        test(&mounted);
+        mounted.unmount();
+    }
 }
 
 /// Runs a test on mounts of the model of each kind.
@@ -160,11 +173,14 @@ pub(crate) fn mount_server(way: &Way) -> Mounted {
     let served = as_offered(&offer, || {
         on_a_thread(async move |started| {
             World::run(async |world| {
-                let config = Config { kernel_checks: true, ..world.config() };
+                let mut config = Config { kernel_checks: true, ..world.config() };
+                if way.turns.are_taken() {
+                    config.tasks = Tasks::InTurns(way.turns.clone());
+                }
                 let client = Client::connect(config).await.unwrap();
                 connected.send(client.clone()).unwrap();
                 let probe = probe(client.clone(), shared, &way);
-                let ended = serve(probe, &path, &way.options, &started).await;
+                let ended = serve(probe, &path, &way, &started).await;
                 let job = client.fsck_start(false).await.unwrap();
                 loop {
                     let check = client.fsck_poll(job, false).await.unwrap();
@@ -191,8 +207,8 @@ type Served = (JoinHandle<Ended>, Arc<Seen>);
 pub(crate) fn try_mount(model: &Model, way: &Way, path: &Path) -> Result<Served, mount::Error> {
     let seen = Arc::new(Seen::default());
     let probe = probe(model.client(true), Arc::clone(&seen), way);
-    let (options, path) = (way.options.clone(), path.to_owned());
-    let serve = async move |started| serve(probe, &path, &options, &started).await;
+    let (mine, path) = (way.clone(), path.to_owned());
+    let serve = async move |started| serve(probe, &path, &mine, &started).await;
     let served = as_offered(way, || on_a_thread(serve));
     served.map(|served| (served, seen))
 }
@@ -217,13 +233,13 @@ fn on_a_thread(
     started.recv_timeout(PATIENCE).expect("the mount starts").map(|()| served)
 }
 
-async fn serve<F: FileSystem + 'static>(
+async fn serve<F: FileSystem + Send + Sync + 'static>(
     probe: Probe<F>,
     path: &Path,
-    options: &Options,
+    way: &Way,
     started: &Started,
 ) -> Ended {
-    match mount::run(probe, path, options).await {
+    match mount::run(probe, path, &way.options, &way.turns).await {
         Ok(mounted) => {
             assert_eq!(mounted.mountpoint(), path);
             started.send(Ok(())).unwrap();
