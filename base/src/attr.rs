@@ -32,6 +32,16 @@ pub fn without_set_id(mode: u32) -> u32 {
     mode & !(if keeps_group { MODE_SETUID } else { MODE_SETUID | MODE_SETGID })
 }
 
+/// `mtime` and `ctime` of a directory after a change of a name that was made at `at`. Such changes
+/// come in any order, and after later ones of mode and owner, where a session makes them without
+/// asking first: neither time goes back. An `mtime` after `ctime` was set by somebody, and does not
+/// stay.
+#[must_use]
+pub fn touched(mtime: Time, ctime: Time, at: Time) -> (Time, Time) {
+    let now = at.max(ctime);
+    (if mtime > ctime { now } else { at.max(mtime) }, now)
+}
+
 codec! {
     /// Type of an inode.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -228,6 +238,22 @@ codec! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_of_a_directory_are_those_of_its_latest_change_in_whichever_order_they_come() {
+        let time = |sec| Time { sec, nsec: 0 };
+        let after = |changes: &[i64]| {
+            let start = (time(1), time(1));
+            changes.iter().fold(start, |(mtime, ctime), at| touched(mtime, ctime, time(*at)))
+        };
+        assert_eq!(after(&[2, 3]), (time(3), time(3)));
+        assert_eq!(after(&[3, 2]), (time(3), time(3)));
+        // The mode was changed at 5, and a name at 4.
+        assert_eq!(touched(time(3), time(5), time(4)), (time(4), time(5)));
+        // Somebody has set a time to come.
+        assert_eq!(touched(time(90), time(5), time(6)), (time(6), time(6)));
+        assert_eq!(touched(time(90), time(5), time(4)), (time(5), time(5)));
+    }
 
     #[test]
     fn kinds_and_mode_bits_agree() {

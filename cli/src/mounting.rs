@@ -93,7 +93,7 @@ impl Mounting {
         unmounted?;
         match left {
             Ok(ended) => ended.map(drop)?,
-            // What would be answered now would never be sent.
+            // Answers from now on would be of changes that are never sent.
             Err(_) => turns.end(),
         }
         Ok(())

@@ -15,7 +15,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// What all threads that use a client share; without threads nobody waits for a turn.
+/// State that all threads which use a client share; without threads nobody waits for a turn.
 #[derive(Debug, Clone, Default)]
 pub struct Turns(Option<Arc<Mutex<()>>>);
 

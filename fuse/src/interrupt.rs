@@ -40,14 +40,14 @@ struct Table {
 #[derive(Debug)]
 struct InHand {
     unique: Unique,
-    by: Taker,
+    by: Reader,
     interrupted: bool,
     waker: Option<Waker>,
 }
 
 /// A thread that takes requests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taker(usize);
+pub(crate) struct Reader(usize);
 
 /// A request's place in the table.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +55,13 @@ pub(crate) struct Slot(usize);
 
 impl Interrupts {
     /// One more thread takes requests.
-    pub(crate) fn taker(&self) -> Taker {
+    pub(crate) fn reader(&self) -> Reader {
         let mut table = self.0.lock();
         table.counts.push(0);
-        Taker(table.counts.len() - 1)
+        Reader(table.counts.len() - 1)
     }
 
-    pub(crate) fn register(&self, unique: Unique, by: Taker) -> Slot {
+    pub(crate) fn register(&self, unique: Unique, by: Reader) -> Slot {
         let mut table = self.0.lock();
         let interrupted = table.early.remove(&unique);
         table.counts[by.0] += 1;
@@ -75,7 +75,7 @@ impl Interrupts {
     }
 
     /// How many requests are in hand that this thread took.
-    pub(crate) fn in_hand(&self, by: Taker) -> usize {
+    pub(crate) fn in_hand(&self, by: Reader) -> usize {
         self.0.lock().counts[by.0]
     }
 
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn an_interrupt_finds_a_request_in_hand_and_wakes_it() {
         let interrupts = Interrupts::default();
-        let by = interrupts.taker();
+        let by = interrupts.reader();
         let slot = interrupts.register(Unique(8), by);
         let mut cx = Context::from_waker(Waker::noop());
 
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn an_interrupt_that_comes_before_its_request_is_registered_is_not_lost() {
         let interrupts = Interrupts::default();
-        let by = interrupts.taker();
+        let by = interrupts.reader();
 
         assert!(!interrupts.interrupt(Unique(8)));
         let other = interrupts.register(Unique(6), by);
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn an_interrupt_of_an_answered_request_touches_no_other() {
         let interrupts = Interrupts::default();
-        let by = interrupts.taker();
+        let by = interrupts.reader();
         let answered = interrupts.register(Unique(8), by);
         interrupts.unregister(answered);
         assert!(!interrupts.interrupt(Unique(8)));
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn requests_in_hand_are_counted_by_the_thread_that_took_them() {
         let interrupts = Interrupts::default();
-        let (one, other) = (interrupts.taker(), interrupts.taker());
+        let (one, other) = (interrupts.reader(), interrupts.reader());
         let first = interrupts.register(Unique(2), one);
         interrupts.register(Unique(4), one);
         interrupts.register(Unique(6), other);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn interrupts_without_a_request_are_bounded() {
         let interrupts = Interrupts::default();
-        let by = interrupts.taker();
+        let by = interrupts.reader();
         for unique in 0..5000 {
             interrupts.interrupt(Unique(unique * 2));
         }

@@ -20,7 +20,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::{
     abi::{self, opcode},
     channel::Channel,
-    interrupt::{Slot, Taker},
+    interrupt::{Reader, Slot},
     ring::Taken,
     types::{Attr, Entry, FileLock, Handle, OpenFlags, StatFs, StatxExtra, Timespec, Unique},
 };
@@ -43,7 +43,7 @@ impl Reply {
         channel: &Arc<Channel>,
         unique: Unique,
         opcode: u32,
-        by: Taker,
+        by: Reader,
         taken: Option<Taken>,
     ) -> Self {
         let slot = Some(channel.shared.interrupts.register(unique, by));

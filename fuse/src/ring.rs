@@ -189,7 +189,7 @@ pub(crate) enum Woken {
 /// from then on it holds back all requests until each queue has an entry.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// Those that no other thread serves, for the one that agrees with the kernel.
+    /// Queues that no other thread serves, for the one that agrees with the kernel.
     pub(crate) rest: Option<Prepared>,
     /// The queue of a CPU each, with its number.
     pub(crate) each: Vec<(u16, Prepared)>,

@@ -498,7 +498,7 @@ fn a_thread_that_panics_ends_the_session() {
         let asked = scope.spawn(|| rustix::fs::statvfs(&root).map(drop));
         let failure = mounted.failure();
         assert!(failure.contains("panic"), "{failure}");
-        // As when the process ends.
+        // The end of the process does the same.
         fuse::unmount(&root, Unmount::Force).unwrap();
         assert!(asked.join().unwrap().is_err());
     });

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::{Attr, Cred, EntryName, HashMap, HashSet, Ino, SetAttr, SetTime, Time};
+use base::{Attr, Cred, EntryName, HashMap, HashSet, Ino, SetAttr, SetTime, Time, attr::touched};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use wire::{DirRef, Grant};
@@ -66,6 +66,10 @@ pub(super) struct State {
     numbered: u64,
     /// Counts everything that happens here: an answer that was asked for before is old.
     pub(super) changes: u64,
+    /// Counts the changes of mode and owner that the server was asked for.
+    accesses: u64,
+    /// How many of them are under way.
+    accessing: usize,
     /// Second names that are on their way, after the first names of their files. Nobody changes what
     /// has either of them meanwhile.
     linking: Vec<[EntryName; 2]>,
@@ -175,6 +179,8 @@ impl HeldDir {
             is_sending_times: false,
             numbered: 0,
             changes: 0,
+            accesses: 0,
+            accessing: 0,
             linking: Vec::new(),
             twins: HashMap::default(),
             claimed: HashSet::default(),
@@ -245,10 +251,22 @@ impl State {
         self.changes += 1;
         self.attr.size = self.attr.size.saturating_add_signed(names);
         self.attr.nlink = self.attr.nlink.saturating_add_signed(subdirs);
-        let at = at.max(self.attr.ctime);
-        (self.attr.mtime, self.attr.ctime) = (at, at);
+        let Attr { mtime, ctime, .. } = self.attr;
+        let (mtime, ctime) = touched(mtime, ctime, at);
+        (self.attr.mtime, self.attr.ctime) = (mtime, ctime);
         if let Some(times) = &mut self.times {
-            (times.change.set.mtime, times.change.at) = (Some(SetTime::At(at)), at);
+            (times.change.set.mtime, times.change.at) = (Some(SetTime::At(mtime)), ctime);
+        }
+    }
+
+    /// Notes that the directory was listed. A time of access that was set before must not come after
+    /// that.
+    pub(super) fn was_listed(&mut self, at: Time) {
+        self.attr.atime = at;
+        if let Some(times) = &mut self.times
+            && times.change.set.atime.is_some()
+        {
+            times.change.set.atime = Some(SetTime::At(at));
         }
     }
 
@@ -278,6 +296,37 @@ impl State {
         Some(added)
     }
 
+    /// The server is about to be asked to change mode or owner of the directory: the number of that.
+    /// `None` while its own times are on their way. They wait until this has ended.
+    pub(super) fn begin_access(&mut self) -> Option<u64> {
+        if self.is_sending_times {
+            return None;
+        }
+        self.accessing += 1;
+        self.accesses += 1;
+        Some(self.accesses)
+    }
+
+    /// The server has done so, and tells what it knows of the directory, which is not all. Where it
+    /// was asked for two changes at a time, the later one of them is not known.
+    pub(super) fn learn_access(&mut self, number: u64, told: &Attr) {
+        if number != self.accesses {
+            (self.is_known, self.is_group_known) = (false, false);
+        }
+        let Attr { mode, uid, gid, ctime, .. } = *told;
+        let ctime = ctime.max(self.attr.ctime);
+        self.attr = Attr { mode, uid, gid, ctime, ..self.attr };
+        if let Some(times) = &mut self.times {
+            times.change.at = ctime;
+        }
+    }
+
+    /// The server is asked no more.
+    pub(super) fn end_access(&mut self) {
+        self.changes += 1;
+        self.accessing -= 1;
+    }
+
     /// Takes the directory's own times, if they are to be sent now, and nothing from before waits.
     pub(super) fn take_times(&mut self, now: Instant) -> Option<Times> {
         let is_due = self.upto(now) != u64::MAX;
@@ -291,7 +340,8 @@ impl State {
     /// Whether changes from before the directory's own times are not sent.
     fn times_must_wait(&self) -> bool {
         let Some(times) = &self.times else { return false };
-        !self.busy.is_empty() || self.queue.iter().any(|op| op.number < times.number)
+        let is_behind = self.queue.iter().any(|op| op.number < times.number);
+        is_behind || !self.busy.is_empty() || self.accessing > 0
     }
 
     /// The number of the last change that may be sent now: once the directory's own times are due,

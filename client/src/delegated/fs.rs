@@ -106,6 +106,10 @@ impl FileSystem for Delegating {
                     if let Some(attr) = self.set_times_here(held, cred, set).await {
                         return Ok(attr);
                     }
+                    if let Some(change) = self.begin_access(held, &set) {
+                        let attr = self.server().setattr(cred, node, set).await;
+                        return attr.map(|attr| change.made(&attr));
+                    }
                     self.settle(held, None).await;
                 }
                 let since = held.as_ref().map(|held| held.state.lock().changes);
@@ -138,7 +142,9 @@ impl FileSystem for Delegating {
     ) -> Result<Made> {
         let Some(held) = self.held(dir).await else {
             self.touches(dir);
-            return self.server().create(cred, dir, name, new, exclusive, open).await;
+            let mut made = self.server().create(cred, dir, name, new, exclusive, open).await?;
+            self.show_held(&mut made.entry).await;
+            return Ok(made);
         };
         self.wait_for_queue().await;
         self.until_unclaimed(&held, name).await;
@@ -399,7 +405,7 @@ impl FileSystem for Delegating {
                 if after == 0
                     && let Some(now) = self.client.access_time(&page.attr)
                 {
-                    held.state.lock().attr.atime = now;
+                    held.state.lock().was_listed(now);
                     self.client.touch_later(cred, NodeRef::Dir(*dir), &page.attr);
                 }
                 return Ok(page);
@@ -411,15 +417,11 @@ impl FileSystem for Delegating {
             && let Some(held) = self.held_by_ino(dir.ino)
             && let Some(now) = self.client.access_time(&page.attr)
         {
-            held.state.lock().attr.atime = now;
+            held.state.lock().was_listed(now);
         }
         if self.holds_any() {
             for listed in page.entries.iter_mut().filter_map(|listed| listed.entry.as_mut()) {
-                if let Some(dir) = listed.dir
-                    && let Some(attr) = self.attr_of_dir(&dir).await
-                {
-                    listed.attr = attr;
-                }
+                self.show_held(listed).await;
             }
         }
         Ok(page)
@@ -597,16 +599,13 @@ impl FileSystem for Delegating {
         value: Bytes,
         mode: XattrMode,
     ) -> Result<()> {
-        if let NodeRef::File(file) = node
-            && mode == XattrMode::Set
-            && let Some((held, at)) = self.held_file(file.ino).await
-            && let Some(Ok(entry)) = self.look(&held, &at)
-            && let Some(mode) = Delegating::mode_of_acl(&name, &value, &entry.attr)
+        if mode == XattrMode::Set
+            && let Some(attr) = self.plain_attr(node).await
+            && let Some(mode) = Delegating::mode_of_acl(&name, &value, &attr)
         {
+            // Such an ACL is none: the mode says all of it.
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            if self.set_here(cred, file.ino, set).await.is_some() {
-                return Ok(());
-            }
+            return self.setattr(cred, node, set).await.map(drop);
         }
         let is_default = AclKind::of(&name) == Some(AclKind::Default);
         self.settle_node(node).await;
@@ -618,6 +617,13 @@ impl FileSystem for Delegating {
     }
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        if let NodeRef::Dir(dir) = node
+            && AclKind::of(&name).is_some()
+            && let Some(held) = self.held(dir).await
+            && self.removes_no_acl(&held, cred).await
+        {
+            return Ok(());
+        }
         self.settle_node(node).await;
         self.forget_twins(node);
         let removed = self.server().removexattr(cred, &self.as_sent(node), name).await;

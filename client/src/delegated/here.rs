@@ -7,8 +7,10 @@
 use std::sync::Arc;
 
 use base::{
-    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
-    attr::MODE_SETGID, layout::POS_MAX,
+    Acl, AclKind, Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, SetTime, Time,
+    acl::without_umask,
+    attr::{MODE_SETGID, MODE_SETUID},
+    layout::POS_MAX,
 };
 use tokio::time::Instant;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, ReaddirPage, Renamed};
@@ -43,6 +45,30 @@ struct Waits<'a>(&'a HeldDir);
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.state.lock().claims -= 1;
+    }
+}
+
+/// The server is being asked to change mode or owner of a held directory.
+pub(super) struct AccessChange {
+    all: Delegating,
+    held: Arc<HeldDir>,
+    number: u64,
+}
+
+impl AccessChange {
+    /// The server has done it, and says what it knows of the directory. What is known here.
+    pub(super) fn made(self, told: &Attr) -> Attr {
+        let mut state = self.held.state.lock();
+        state.learn_access(self.number, told);
+        state.attr
+    }
+}
+
+impl Drop for AccessChange {
+    fn drop(&mut self) {
+        self.held.state.lock().end_access();
+        self.held.changed.notify_waiters();
+        self.all.pump_later(&self.held);
     }
 }
 
@@ -210,6 +236,15 @@ impl Delegating {
         let held = self.held(dir).await?;
         let state = held.state.lock();
         state.is_known.then_some(state.attr)
+    }
+
+    /// Brings an entry that the server told up to date, if it is a directory's that is held.
+    pub(super) async fn show_held(&self, entry: &mut Entry) {
+        if let Some(dir) = entry.dir
+            && let Some(attr) = self.attr_of_dir(&dir).await
+        {
+            entry.attr = attr;
+        }
     }
 
     /// Whether a name is a file's here, of which `is_so` holds.
@@ -533,6 +568,61 @@ impl Delegating {
         };
         self.pump_later(held);
         Some(attr)
+    }
+
+    /// Removes an ACL from a directory that has none: that is no error, and sets `ctime` alone.
+    /// Whether it could be done from here.
+    pub(super) async fn removes_no_acl(&self, held: &Arc<HeldDir>, cred: &Cred) -> bool {
+        self.wait_for_queue().await;
+        let at = self.now_at(held.run.server);
+        let is_done = {
+            let mut state = held.state.lock();
+            let mtime = Some(SetTime::At(state.attr.mtime));
+            let set = SetAttr { mtime, ..SetAttr::default() };
+            state.is_plain && self.queue_times(&mut state, (set, cred), at).is_some()
+        };
+        self.pump_later(held);
+        is_done
+    }
+
+    /// Begins to change mode or owner of a held directory. The server does it at once, before what
+    /// waits in the directory is sent: nothing of that depends on it. `None` where something may, as
+    /// files inherit what the set-group-id bit says, and ACLs follow the mode.
+    ///
+    /// These do not wait for others, as times do: who may search a directory stands with its name,
+    /// too, which others may look at without asking for the directory.
+    pub(super) fn begin_access(&self, held: &Arc<HeldDir>, set: &SetAttr) -> Option<AccessChange> {
+        let SetAttr { mode, uid, gid, .. } = *set;
+        if *set != (SetAttr { mode, uid, gid, ..SetAttr::default() }) {
+            return None;
+        }
+        let mut state = held.state.lock();
+        let inherited = state.attr.mode | mode.unwrap_or_default();
+        let is_plain = state.is_known && state.is_group_known && state.is_plain;
+        if state.phase != Phase::Held || !is_plain || inherited & (MODE_SETGID | MODE_SETUID) != 0 {
+            return None;
+        }
+        let number = state.begin_access()?;
+        drop(state);
+        Some(AccessChange { all: self.clone(), held: Arc::clone(held), number })
+    }
+
+    /// The attributes of a node that is held and has no extended attributes for certain.
+    pub(super) async fn plain_attr(&self, node: &NodeRef) -> Option<Attr> {
+        match node {
+            NodeRef::File(file) => {
+                let (held, at) = self.held_file(file.ino).await?;
+                if !self.is_file(&held, &at, |local| local.is_plain) {
+                    return None;
+                }
+                self.look(&held, &at)?.ok().map(|entry| entry.attr)
+            }
+            NodeRef::Dir(dir) => {
+                let held = self.held(dir).await?;
+                let state = held.state.lock();
+                (state.is_plain && state.is_known).then_some(state.attr)
+            }
+        }
     }
 
     /// Notes a rename that the server has made.

@@ -11,8 +11,8 @@ use crate::types::{LockType, NodeId};
 fn sent(opcode: u32, send: impl FnOnce(Reply)) -> (i32, Vec<u8>) {
     let (ours, theirs) = socket();
     let channel = Arc::new(Channel::new(ours));
-    let taker = channel.shared.interrupts.taker();
-    send(Reply::new(&channel, Unique(0x0102), opcode, taker, None));
+    let reader = channel.shared.interrupts.reader();
+    send(Reply::new(&channel, Unique(0x0102), opcode, reader, None));
     let bytes = receive(&theirs);
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
     assert_eq!(usize::try_from(word(0)).unwrap(), bytes.len(), "the length counts all");

@@ -10,7 +10,7 @@ use crate::{
     buffer::{Buffer, Pool},
     channel::Channel,
     init::{Negotiated, Transport},
-    interrupt::Taker,
+    interrupt::Reader,
     reply::Reply,
     request::{self, Malformed, Message, Source},
     ring::Taken,
@@ -27,18 +27,18 @@ pub(super) struct Desk {
     pub(super) channel: Arc<Channel>,
     pub(super) pool: Arc<Pool>,
     pub(super) negotiated: Negotiated,
-    taker: Taker,
+    reader: Reader,
 }
 
 impl Desk {
     pub(super) fn new(channel: &Arc<Channel>, pool: &Arc<Pool>, negotiated: Negotiated) -> Desk {
-        let taker = channel.shared.interrupts.taker();
-        Desk { channel: Arc::clone(channel), pool: Arc::clone(pool), negotiated, taker }
+        let reader = channel.shared.interrupts.reader();
+        Desk { channel: Arc::clone(channel), pool: Arc::clone(pool), negotiated, reader }
     }
 
     /// How many requests of this thread are not answered.
     pub(super) fn in_hand(&self) -> usize {
-        self.channel.shared.interrupts.in_hand(self.taker)
+        self.channel.shared.interrupts.in_hand(self.reader)
     }
 
     /// Lets other tasks run until no more than `before` requests are in hand, or for long enough.
@@ -73,7 +73,7 @@ impl Desk {
             Ok(Message::Request(request)) => {
                 let header = &request.header;
                 let reply =
-                    Reply::new(&self.channel, header.unique, header.opcode, self.taker, taken);
+                    Reply::new(&self.channel, header.unique, header.opcode, self.reader, taken);
                 handler.request(request, reply);
             }
             Ok(Message::Forget(forgets)) => {

@@ -48,7 +48,7 @@ impl Desk {
                 if ring.is_over() {
                     break Ended::Unmounted;
                 }
-                // Nothing but the kernel can have something to do for this thread.
+                // The kernel alone can have something to do for this thread.
                 ring.submit_and_wait()?;
             } else if ring.submit()? {
                 // The answers may have let the kernel send more.

@@ -91,7 +91,7 @@ fn waited(file: &File) -> Option<Duration> {
 #[derive(Debug)]
 struct Rule {
     policy: Policy,
-    /// What the thread had waited at the last look.
+    /// How long the thread had waited in all at the last look.
     waited: Duration,
     /// Looks since the attempt began.
     looks: u32,
@@ -110,7 +110,7 @@ impl Rule {
         }
     }
 
-    /// So many requests were taken since the last look, and the thread has waited so long in all.
+    /// `served` requests were taken since the last look, and the thread has waited so long in all.
     /// Returns the policy that it is to have from now on, where that is another.
     fn look(&mut self, served: u32, waited: Duration, now: Instant) -> Option<Policy> {
         let lately = waited.saturating_sub(self.waited);

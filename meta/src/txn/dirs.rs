@@ -282,8 +282,11 @@ impl Txn<'_> {
         let times = &mut dir.content.times;
         // Changes that a session has made in a directory that it holds come in any order.
         let is_held = self.held.is_some_and(|held| held.dir.is_some());
-        let at = if is_held { self.now.max(times.ctime) } else { self.now };
-        (times.mtime, times.ctime) = (at, at);
+        (times.mtime, times.ctime) = if is_held {
+            base::attr::touched(times.mtime, times.ctime, self.now)
+        } else {
+            (self.now, self.now)
+        };
     }
 
     /// Notes a directory whose names the operation has changed, as it leaves the directory.

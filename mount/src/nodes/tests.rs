@@ -1,4 +1,4 @@
-//! What the kernel is taken to know.
+//! Tests of what the kernel is taken to know.
 
 use super::*;
 use base::{DirId, FileKind};

@@ -286,6 +286,67 @@ fn times_of_a_directory_stay_as_they_were_set_last() {
     });
 }
 
+#[test]
+fn mode_and_owner_of_a_directory_go_to_the_server_at_once_and_wait_for_nothing() {
+    in_held_dir(async |world, mount, dir| {
+        let (cred, node) = (&Cred::ROOT, NodeRef::Dir(dir));
+        let looker = world.client(&Token::administrator(), true).await;
+        for (round, mode) in [(0, 0o700), (1, 0o755)] {
+            let file = name(&format!("f{round}"));
+            unpack(&mount, &dir, &file, "contents").await;
+            let before = mount.requests_by_server().iter().sum::<u64>();
+            let owner = SetAttr { uid: Some(1000), gid: Some(100 + round), ..SetAttr::default() };
+            mount.setattr(cred, &node, owner).await.expect("it is there");
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            let attr = mount.setattr(cred, &node, set).await.expect("it is there");
+            // An ACL that says what a mode says is one.
+            let acl = acl_of_mode(mode);
+            let given = (Bytes::from_static(b"system.posix_acl_access"), acl, XattrMode::Set);
+            mount.setxattr(cred, &node, given.0, given.1, given.2).await.expect("it is there");
+            // There is none that could be removed.
+            let default = Bytes::from_static(b"system.posix_acl_default");
+            mount.removexattr(cred, &node, default).await.expect("it is there");
+            let sent = mount.requests_by_server().iter().sum::<u64>() - before;
+            assert_eq!(sent, 3, "what waits in the directory is not sent for it");
+            assert_eq!((attr.mode & 0o7777, attr.uid, attr.gid), (mode, 1000, 100 + round));
+            let known = mount.getattr(cred, &node).await.expect("it is there");
+            let asked = mount.requests_by_server().iter().sum::<u64>() - before;
+            assert_eq!((asked, known.mode, known.size), (3, attr.mode, attr.size));
+            let made = mount.lookup(cred, &dir, &file).await.expect("it is there").attr;
+            assert_eq!((made.uid, made.gid), (7, 7));
+        }
+        // With the set-group-id bit it matters what was made before.
+        let set = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
+        mount.setattr(cred, &node, set).await.expect("it is there");
+        let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+        let made = mount.create(cred, &dir, &name("inherits"), new, true, false).await;
+        assert_eq!(made.expect("it is new").entry.attr.gid, 101);
+        let set = SetAttr { gid: Some(7), ..SetAttr::default() };
+        mount.setattr(cred, &node, set).await.expect("it is there");
+        let mine = mount.getattr(cred, &node).await.expect("it is there");
+        for (file, gid) in [("f0", 7), ("inherits", 101)] {
+            let seen = looker.lookup(cred, &dir, &name(file)).await.expect("it is there").attr;
+            assert_eq!(seen.gid, gid, "{file}");
+        }
+        let seen = looker.getattr(cred, &node).await.expect("it is there");
+        assert_eq!((seen.mode, seen.uid, seen.gid), (mine.mode, 1000, 7));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+/// The value of an access ACL that says what this mode says.
+fn acl_of_mode(mode: u32) -> Bytes {
+    let mut value = 2_u32.to_le_bytes().to_vec();
+    for (tag, shift) in [(1_u16, 6), (4, 3), (32, 0)] {
+        let bits = u16::try_from(mode >> shift & 7).expect("three bits");
+        value.extend(tag.to_le_bytes());
+        value.extend(bits.to_le_bytes());
+        value.extend(u32::MAX.to_le_bytes());
+    }
+    value.into()
+}
+
 /// How many requests `mount` sends until `work` is done and everything is sent.
 async fn requests_of(mount: &Delegating, work: impl Future<Output = ()>) -> u64 {
     let requests = || mount.requests_by_server().iter().sum::<u64>();
