@@ -73,9 +73,9 @@ impl Default for Options {
             access_times: AccessTimes::Relative,
             security: Vec::new(),
             fsname: "pando".to_owned(),
-            delegations: false,
+            delegations: true,
             max_write: 1 << 20,
-            io_uring: IoUring::Off,
+            io_uring: IoUring::Auto,
         }
     }
 }
@@ -262,8 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_is_used_only_where_a_mount_asks_for_it() {
-        assert_eq!(of("").io_uring, IoUring::Off);
+    fn io_uring_is_used_where_the_kernel_offers_it_unless_a_mount_says_otherwise() {
+        assert_eq!(of("").io_uring, IoUring::Auto);
         assert_eq!(of("io_uring=off").io_uring, IoUring::Off);
         assert_eq!(of("io_uring=off,io_uring=on").io_uring, IoUring::On);
         assert_eq!(of("io_uring=on,io_uring=auto").io_uring, IoUring::Auto);

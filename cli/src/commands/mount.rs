@@ -74,13 +74,15 @@ Mount options, separated by commas:
   subdir=/PATH          mount only this directory
   attr_timeout=S        attributes may be out of date by this many seconds [default: 1]
   entry_timeout=S       names may be out of date by this many seconds [default: 1]
-  io_uring=auto|on|off  take requests from the kernel over io_uring: where it allows that, or fail
-                        without it (root turns it on), or never [default: off]
+  io_uring=auto|on|off  take requests from the kernel over io_uring, with a thread for each CPU:
+                        where it allows that, or fail without it (root turns it on), or never
+                        [default: auto]
   relatime              reads set access times now and then (the default)
   noatime, strictatime  reads set access times never, or always
   sync                  answer a request once it is on stable storage
   dirsync               the same for changes of names
-  delegations=on        change new directories without asking the server first [default: off]
+  delegations=on|off    change new directories without asking the server first, unless another
+                        client asks for them [default: on]
   context=LABEL, ...    labels for SELinux
 rw, nodev, nosuid, exec and async undo options before them. Options for mount(8) and systemd
 (_netdev, nofail, noauto, user, x-...) have no effect here.";

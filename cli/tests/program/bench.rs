@@ -211,7 +211,8 @@ fn programs_are_timed_at_all_places_and_their_requests_counted() {
     let (local, out, data) = (folder(), folder(), folder());
     let here = text(local.path());
     let small = ["--entries", "40", "--bytes", "100KiB", "--turns", "1", "--json"];
-    let own = ["--with", "ext4,null,up,serve,serve-far"];
+    // Each entry of the tree has a request of its own then.
+    let own = ["--with", "ext4,null,up,serve,serve-far", "-o", "delegations=off"];
     let paths = ["--out", text(out.path()), "--directory", text(data.path()), here];
     let said = succeed(&[&["bench", "apps"], &small[..], &own, &paths].concat());
     assert!(is_empty(local.path()) && is_empty(data.path()), "the run leaves something");
