@@ -22,7 +22,7 @@ use client::SystemClock;
 use fuse::{
     Attr, Connection, DirPage, DirPlusPage, Entry, Handle, Handler, InitOptions, IoUring,
     MountError, MountOptions, NodeId, NullFs, Op, OpenFlags, Reply, Request, Session, SessionError,
-    StatFs, StatxExtra, Timespec, Unmount,
+    StatFs, StatxExtra, Threads, Timespec, Unmount, Worker,
 };
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -57,7 +57,7 @@ pub struct NullMount {
 
 impl NullMount {
     /// Mounts a null file system on `path` and serves it from so many threads, which is at least
-    /// one. Over io_uring the first of them serves all requests.
+    /// one. Over io_uring each CPU has a thread for its requests in place of them.
     ///
     /// # Errors
     /// When the kernel or the machine refuses.
@@ -69,7 +69,7 @@ impl NullMount {
             NullMount { path: path.to_owned(), threads: Vec::new(), unmounted: false };
         for number in 0..threads.max(1) {
             let (give, ready) = std::sync::mpsc::channel();
-            let tree = Null(Arc::clone(&tree));
+            let tree = Arc::new(Null(Arc::clone(&tree)));
             let thread = thread::Builder::new().name(format!("null-{number}"));
             let work = move || serve(connection, io_uring, &tree, &give);
             mounted.threads.push(thread.spawn(work).map_err(NullError::Thread)?);
@@ -82,9 +82,9 @@ impl NullMount {
         Ok(mounted)
     }
 
-    /// Mounts a null file system with contents on `path`, served by one thread: programs find in it
-    /// what they wrote. The kernel may believe names and attributes for a second, as on a mount of
-    /// ours.
+    /// Mounts a null file system with contents on `path`, served by one thread, or over io_uring by
+    /// one for each CPU: programs find in it what they wrote. The kernel may believe names and
+    /// attributes for a second, as on a mount of ours.
     ///
     /// # Errors
     /// When the kernel or the machine refuses.
@@ -99,8 +99,7 @@ impl NullMount {
             let runtime = runtime.map_err(NullError::Thread)?;
             LocalSet::new().block_on(&runtime, async {
                 let session = Session::start(connection, &init_options(io_uring)).await?;
-                session.run(&NullFs::new(BELIEVED, now)).await?;
-                Ok(())
+                run(session, &Arc::new(NullFs::new(BELIEVED, now))).await
             })
         };
         mounted.threads.push(thread.spawn(work).map_err(NullError::Thread)?);
@@ -142,7 +141,7 @@ fn offer(io_uring: IoUring) -> Result<(), NullError> {
 
 /// Wishes of the sessions.
 fn init_options(io_uring: IoUring) -> InitOptions {
-    InitOptions { io_uring, ..NullFs::init_options() }
+    InitOptions { io_uring, threads: Threads::EachCpu, ..NullFs::init_options() }
 }
 
 /// Options of the mounts.
@@ -173,7 +172,7 @@ impl Drop for NullMount {
 fn serve(
     connection: Connection,
     io_uring: IoUring,
-    null: &Null,
+    null: &Arc<Null>,
     give: &std::sync::mpsc::Sender<Connection>,
 ) -> Result<(), NullError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -182,9 +181,23 @@ fn serve(
         let next = session.try_clone_connection().map_err(NullError::Thread)?;
         // The copy that the last thread makes has no receiver.
         let _ = give.send(next);
-        session.run(null).await?;
-        Ok(())
+        run(session, null).await
     })
+}
+
+/// Serves a session, and on each CPU if it has agreed on io_uring.
+async fn run<H: Handler + Send + Sync + 'static>(
+    mut session: Session,
+    handler: &Arc<H>,
+) -> Result<(), NullError> {
+    let shared = Arc::clone(handler);
+    let work = move |worker: Worker| {
+        let handler = Arc::clone(&shared);
+        async move { worker.run(&*handler).await }
+    };
+    session.start_workers("null", work).await?;
+    session.run(&**handler).await?;
+    Ok(())
 }
 
 /// Time of the machine, for inodes.

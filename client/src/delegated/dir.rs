@@ -66,10 +66,8 @@ pub(super) struct State {
     numbered: u64,
     /// Counts everything that happens here: an answer that was asked for before is old.
     pub(super) changes: u64,
-    /// Counts the changes of mode and owner that the server was asked for.
+    /// Number of the last change of mode or owner that the server was asked for.
     accesses: u64,
-    /// How many of them are under way.
-    accessing: usize,
     /// Second names that are on their way, after the first names of their files. Nobody changes what
     /// has either of them meanwhile.
     linking: Vec<[EntryName; 2]>,
@@ -180,7 +178,6 @@ impl HeldDir {
             numbered: 0,
             changes: 0,
             accesses: 0,
-            accessing: 0,
             linking: Vec::new(),
             twins: HashMap::default(),
             claimed: HashSet::default(),
@@ -297,34 +294,26 @@ impl State {
     }
 
     /// The server is about to be asked to change mode or owner of the directory: the number of that.
-    /// `None` while its own times are on their way. They wait until this has ended.
-    pub(super) fn begin_access(&mut self) -> Option<u64> {
-        if self.is_sending_times {
-            return None;
-        }
-        self.accessing += 1;
+    pub(super) fn begin_access(&mut self) -> u64 {
         self.accesses += 1;
-        Some(self.accesses)
+        self.accesses
     }
 
-    /// The server has done so, and tells what it knows of the directory, which is not all. Where it
-    /// was asked for two changes at a time, the later one of them is not known.
+    /// The server has done so, and tells what it knows of the directory, which is not all.
     pub(super) fn learn_access(&mut self, number: u64, told: &Attr) {
+        self.changes += 1;
         if number != self.accesses {
-            (self.is_known, self.is_group_known) = (false, false);
+            return self.access_is_unknown();
         }
         let Attr { mode, uid, gid, ctime, .. } = *told;
-        let ctime = ctime.max(self.attr.ctime);
-        self.attr = Attr { mode, uid, gid, ctime, ..self.attr };
-        if let Some(times) = &mut self.times {
-            times.change.at = ctime;
-        }
+        self.attr = Attr { mode, uid, gid, ctime: ctime.max(self.attr.ctime), ..self.attr };
     }
 
-    /// The server is asked no more.
-    pub(super) fn end_access(&mut self) {
-        self.changes += 1;
-        self.accessing -= 1;
+    /// Mode and owner may be others by now: the server was asked for two changes at a time, or has
+    /// not answered. Answers that are still to come are old.
+    pub(super) fn access_is_unknown(&mut self) {
+        self.accesses += 1;
+        (self.is_known, self.is_group_known) = (false, false);
     }
 
     /// Takes the directory's own times, if they are to be sent now, and nothing from before waits.
@@ -340,8 +329,7 @@ impl State {
     /// Whether changes from before the directory's own times are not sent.
     fn times_must_wait(&self) -> bool {
         let Some(times) = &self.times else { return false };
-        let is_behind = self.queue.iter().any(|op| op.number < times.number);
-        is_behind || !self.busy.is_empty() || self.accessing > 0
+        !self.busy.is_empty() || self.queue.iter().any(|op| op.number < times.number)
     }
 
     /// The number of the last change that may be sent now: once the directory's own times are due,

@@ -107,12 +107,20 @@ impl FileSystem for Delegating {
                         return Ok(attr);
                     }
                     if let Some(change) = self.begin_access(held, &set) {
-                        let attr = self.server().setattr(cred, node, set).await;
-                        return attr.map(|attr| change.made(&attr));
+                        let told = self.server().setattr(cred, node, set).await?;
+                        return match change.made(&told) {
+                            Some(attr) => Ok(attr),
+                            None => self.getattr(cred, node).await,
+                        };
                     }
                     self.settle(held, None).await;
                 }
-                let since = held.as_ref().map(|held| held.state.lock().changes);
+                let since = held.as_ref().map(|held| {
+                    let mut state = held.state.lock();
+                    // An answer to an earlier change of mode or owner is old from now on.
+                    state.begin_access();
+                    state.changes
+                });
                 let attr = self.server().setattr(cred, node, set).await?;
                 if let Some(held) = held {
                     let mut state = held.state.lock();
@@ -229,7 +237,10 @@ impl FileSystem for Delegating {
     ) -> Result<Entry> {
         let held = self.held(dir).await;
         match &held {
-            Some(held) if self.item(held, name).is_some() => return Err(FsError::Exists.into()),
+            // The server refuses an empty target before it looks at the name.
+            Some(held) if !target.is_empty() && self.item(held, name).is_some() => {
+                return Err(FsError::Exists.into());
+            }
             Some(_) => {}
             None => self.touches(dir),
         }
@@ -605,7 +616,22 @@ impl FileSystem for Delegating {
         {
             // Such an ACL is none: the mode says all of it.
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            return self.setattr(cred, node, set).await.map(drop);
+            match node {
+                NodeRef::File(file) => {
+                    if self.set_here(cred, file.ino, set).await.is_some() {
+                        return Ok(());
+                    }
+                }
+                NodeRef::Dir(dir) => {
+                    if let Some(held) = self.held(dir).await
+                        && let Some(change) = self.begin_access(&held, &set)
+                    {
+                        let told = self.server().setattr(cred, node, set).await?;
+                        change.made(&told);
+                        return Ok(());
+                    }
+                }
+            }
         }
         let is_default = AclKind::of(&name) == Some(AclKind::Default);
         self.settle_node(node).await;

@@ -50,25 +50,27 @@ impl Drop for Waits<'_> {
 
 /// The server is being asked to change mode or owner of a held directory.
 pub(super) struct AccessChange {
-    all: Delegating,
     held: Arc<HeldDir>,
     number: u64,
+    is_made: bool,
 }
 
 impl AccessChange {
-    /// The server has done it, and says what it knows of the directory. What is known here.
-    pub(super) fn made(self, told: &Attr) -> Attr {
+    /// The server has done it, and says what it knows of the directory. The attributes, if they are
+    /// known.
+    pub(super) fn made(mut self, told: &Attr) -> Option<Attr> {
+        self.is_made = true;
         let mut state = self.held.state.lock();
         state.learn_access(self.number, told);
-        state.attr
+        state.is_known.then_some(state.attr)
     }
 }
 
 impl Drop for AccessChange {
     fn drop(&mut self) {
-        self.held.state.lock().end_access();
-        self.held.changed.notify_waiters();
-        self.all.pump_later(&self.held);
+        if !self.is_made {
+            self.held.state.lock().access_is_unknown();
+        }
     }
 }
 
@@ -602,9 +604,8 @@ impl Delegating {
         if state.phase != Phase::Held || !is_plain || inherited & (MODE_SETGID | MODE_SETUID) != 0 {
             return None;
         }
-        let number = state.begin_access()?;
-        drop(state);
-        Some(AccessChange { all: self.clone(), held: Arc::clone(held), number })
+        let number = state.begin_access();
+        Some(AccessChange { held: Arc::clone(held), number, is_made: false })
     }
 
     /// The attributes of a node that is held and has no extended attributes for certain.

@@ -66,7 +66,12 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     }
     content.uid = set.uid.unwrap_or(content.uid);
     content.gid = set.gid.unwrap_or(content.gid);
+    let ctime = content.times.ctime;
     set_times(&mut content.times, set, txn.now);
+    if txn.is_held() {
+        // The session may have asked for later changes before.
+        content.times.ctime = content.times.ctime.max(ctime);
+    }
     let seen_by_walkers =
         (old.mode & MODE_BITS, old.uid, old.gid) != (content.mode, content.uid, content.gid);
     if let Some(granted) = granted {

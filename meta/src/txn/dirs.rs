@@ -277,12 +277,16 @@ impl Txn<'_> {
         FsError::Io.into()
     }
 
+    /// Whether the operation is a change that a session has made in a directory that it holds.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some_and(|held| held.dir.is_some())
+    }
+
     /// Notes a change of a directory's entries.
     pub(crate) fn touch(&self, dir: &mut Dir) {
         let times = &mut dir.content.times;
         // Changes that a session has made in a directory that it holds come in any order.
-        let is_held = self.held.is_some_and(|held| held.dir.is_some());
-        (times.mtime, times.ctime) = if is_held {
+        (times.mtime, times.ctime) = if self.is_held() {
             base::attr::touched(times.mtime, times.ctime, self.now)
         } else {
             (self.now, self.now)
