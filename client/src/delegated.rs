@@ -9,13 +9,14 @@
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
 //!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
-//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`: those of opens and of
-//!   second names.
+//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`, `access`: those of
+//!   opens, of second names, and of the directory's own attributes.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the
 //! lease may be over.
 
+mod access;
 mod apply;
 mod dir;
 mod file;

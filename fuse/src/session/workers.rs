@@ -117,10 +117,14 @@ impl Session {
     where
         F: Future<Output = Result<(), SessionError>>,
     {
+        let all = std::mem::take(&mut self.workers.prepared);
+        if all.is_empty() {
+            return Ok(());
+        }
         let (end, ends) = mpsc::unbounded_channel();
         let mut started = Vec::new();
         let polite = policy::is_allowed();
-        for (cpu, prepared) in std::mem::take(&mut self.workers.prepared) {
+        for (cpu, prepared) in all {
             let desk = Desk::new(&self.desk.channel, &self.desk.pool, self.desk.negotiated);
             let (serve, end, (tell, told)) = (serve.clone(), End(end.clone()), oneshot::channel());
             started.push(told);
@@ -128,7 +132,6 @@ impl Session {
             let work = move || work((cpu, polite), prepared, desk, &serve, end, tell);
             thread.spawn(work).map_err(SessionError::Thread)?;
         }
-        self.workers.started = !started.is_empty();
         self.workers.ends = Some(ends);
         for told in started {
             let refused = match told.await {
@@ -145,13 +148,12 @@ impl Session {
             self.desk.negotiated.capabilities.remove(Capabilities::OVER_IO_URING);
             self.without_ring.get_or_insert(refused);
         }
-        self.workers.started &= self.without_ring.is_none();
+        self.workers.started = self.without_ring.is_none();
         Ok(())
     }
 }
 
 /// Tells how a thread has ended, also by a panic.
-#[derive(Clone)]
 struct End(mpsc::UnboundedSender<Result<(), SessionError>>);
 
 impl End {
