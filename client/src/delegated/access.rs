@@ -16,6 +16,9 @@ use super::{
     dir::{HeldDir, Phase},
 };
 
+/// How names of settings begin, among those of extended attributes.
+const SETTINGS: &[u8] = b"pando.";
+
 /// The server is being asked to change mode or owner of a held directory.
 pub(super) struct AccessChange {
     held: Arc<HeldDir>,
@@ -128,6 +131,14 @@ impl Delegating {
         }
         let acl = Acl::parse(value).ok()??;
         (!acl.says_more_than_a_mode()).then(|| acl.in_mode(shown.mode))
+    }
+
+    /// Settings of a directory are set as extended attributes, and may divide it, limit all that is
+    /// below, or say otherwise what is made there: nothing is held then.
+    pub(super) async fn may_be_setting(&self, name: &[u8]) {
+        if name.starts_with(SETTINGS) && self.holds_any() {
+            self.give_back_everything().await;
+        }
     }
 
     /// A node may have extended attributes from now on. A directory with a default ACL is given

@@ -610,6 +610,7 @@ impl FileSystem for Delegating {
         value: Bytes,
         mode: XattrMode,
     ) -> Result<()> {
+        self.may_be_setting(&name).await;
         if mode == XattrMode::Set
             && let Some(attr) = self.plain_attr(node).await
             && let Some(mode) = Delegating::mode_of_acl(&name, &value, &attr)
@@ -643,6 +644,7 @@ impl FileSystem for Delegating {
     }
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        self.may_be_setting(&name).await;
         if let NodeRef::Dir(dir) = node
             && AclKind::of(&name).is_some()
             && let Some(held) = self.held(dir).await

@@ -368,6 +368,33 @@ fn times_and_then_owner_of_a_directory_wait_for_nothing_on_several_servers() {
     });
 }
 
+#[test]
+fn a_directory_that_is_divided_by_a_setting_is_held_no_more() {
+    let clock = HandClock::at(START);
+    in_world(Setup { servers: 3, ..TWO.setup }, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let (root, _) = mount.root();
+        for round in 0..12 {
+            // A third of them are on the server of the one above, and may be held.
+            let made = mount.mkdir(&Cred::ROOT, &root, &name(&format!("d{round}")), 0o755).await;
+            let dir = made.expect("it is new").dir.expect("it is a directory");
+            let (setting, value) = (Bytes::from_static(b"pando.large_dir"), "5".into());
+            let node = NodeRef::Dir(dir);
+            let set = mount.setxattr(&Cred::ROOT, &node, setting, value, XattrMode::Set).await;
+            set.expect("there are several servers");
+            for file in 0..20 {
+                unpack(&mount, &dir, &name(&format!("f{file}")), "contents").await;
+            }
+            mount.settle_all().await;
+        }
+        let held = mount.grants_and_recalls();
+        assert!(held.0 > 0, "{held:?}");
+        mount.sync().await.expect("nothing is lost");
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
 /// The value of an access ACL that says what this mode says.
 fn acl_of_mode(mode: u32) -> Bytes {
     let mut value = 2_u32.to_le_bytes().to_vec();
