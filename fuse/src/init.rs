@@ -101,7 +101,7 @@ pub enum Threads {
     #[default]
     One,
     /// One for each CPU on which this process may run, beside the session's own: see
-    /// [`Session::workers`](crate::Session::workers).
+    /// [`Session::start_workers`](crate::Session::start_workers).
     EachCpu,
 }
 

@@ -9,7 +9,7 @@
 //! its end, and what it would have given to the kernel is taken back.
 //!
 //! Where each CPU has a thread of its own, each has a server of its own, and all share the adapter.
-//! What they do with it they do in turns (`client::Turns`), as one thread would.
+//! The threads use it in turns (`client::Turns`), as one thread would.
 
 use std::{
     cell::{Cell, RefCell},

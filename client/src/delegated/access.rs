@@ -13,14 +13,15 @@ use wire::NodeRef;
 
 use super::{
     Delegating,
-    dir::{HeldDir, Phase},
+    dir::{HeldDir, Phase, State},
 };
+use crate::{FileSystem as _, Result};
 
 /// How names of settings begin, among those of extended attributes.
 const SETTINGS: &[u8] = b"pando.";
 
 /// The server is being asked to change mode or owner of a held directory.
-pub(super) struct AccessChange {
+struct AccessChange {
     held: Arc<HeldDir>,
     number: u64,
     is_made: bool,
@@ -29,7 +30,7 @@ pub(super) struct AccessChange {
 impl AccessChange {
     /// The server has done it, and says what it knows of the directory. The attributes, if they are
     /// known.
-    pub(super) fn made(mut self, told: &Attr) -> Option<Attr> {
+    fn made(mut self, told: &Attr) -> Option<Attr> {
         self.is_made = true;
         let mut state = self.held.state.lock();
         state.learn_access(self.number, told);
@@ -59,10 +60,32 @@ impl Delegating {
         if !only_times || (atime.is_none() && mtime.is_none()) {
             return None;
         }
+        self.queue_times_of(held, cred, |_| Some(set)).await
+    }
+
+    /// Removes an ACL from a directory that has none: that is no error, and sets `ctime` alone.
+    /// Whether it could be done from here.
+    pub(super) async fn removes_no_acl(&self, held: &Arc<HeldDir>, cred: &Cred) -> bool {
+        let set = |state: &State| {
+            let mtime = Some(SetTime::At(state.attr.mtime));
+            state.is_plain.then_some(SetAttr { mtime, ..SetAttr::default() })
+        };
+        self.queue_times_of(held, cred, set).await.is_some()
+    }
+
+    /// Has times of a held directory wait that `times` makes of what it is then. The attributes with
+    /// them; `None` when they cannot wait, or there are none.
+    async fn queue_times_of(
+        &self,
+        held: &Arc<HeldDir>,
+        cred: &Cred,
+        times: impl FnOnce(&State) -> Option<SetAttr>,
+    ) -> Option<Attr> {
         self.wait_for_queue().await;
         let at = self.now_at(held.run.server);
         let attr = {
             let mut state = held.state.lock();
+            let set = times(&state)?;
             self.queue_times(&mut state, (set, cred), at)?;
             state.attr
         };
@@ -70,19 +93,17 @@ impl Delegating {
         Some(attr)
     }
 
-    /// Removes an ACL from a directory that has none: that is no error, and sets `ctime` alone.
-    /// Whether it could be done from here.
-    pub(super) async fn removes_no_acl(&self, held: &Arc<HeldDir>, cred: &Cred) -> bool {
-        self.wait_for_queue().await;
-        let at = self.now_at(held.run.server);
-        let is_done = {
-            let mut state = held.state.lock();
-            let mtime = Some(SetTime::At(state.attr.mtime));
-            let set = SetAttr { mtime, ..SetAttr::default() };
-            state.is_plain && self.queue_times(&mut state, (set, cred), at).is_some()
-        };
-        self.pump_later(held);
-        is_done
+    /// Has the server change mode or owner of a held directory at once, if that may be. The
+    /// attributes then, if they are known.
+    pub(super) async fn set_access(
+        &self,
+        (held, node): (&Arc<HeldDir>, &NodeRef),
+        cred: &Cred,
+        set: SetAttr,
+    ) -> Option<Result<Option<Attr>>> {
+        let change = self.begin_access(held, &set)?;
+        let told = self.server().setattr(cred, node, set).await;
+        Some(told.map(|told| change.made(&told)))
     }
 
     /// Begins to change mode or owner of a held directory. The server does it at once, before what
@@ -91,7 +112,7 @@ impl Delegating {
     ///
     /// These do not wait for others, as times do: who may search a directory stands with its name,
     /// too, which others may look at without asking for the directory.
-    pub(super) fn begin_access(&self, held: &Arc<HeldDir>, set: &SetAttr) -> Option<AccessChange> {
+    fn begin_access(&self, held: &Arc<HeldDir>, set: &SetAttr) -> Option<AccessChange> {
         let SetAttr { mode, uid, gid, .. } = *set;
         if *set != (SetAttr { mode, uid, gid, ..SetAttr::default() }) {
             return None;

@@ -106,9 +106,8 @@ impl FileSystem for Delegating {
                     if let Some(attr) = self.set_times_here(held, cred, set).await {
                         return Ok(attr);
                     }
-                    if let Some(change) = self.begin_access(held, &set) {
-                        let told = self.server().setattr(cred, node, set).await?;
-                        return match change.made(&told) {
+                    if let Some(changed) = self.set_access((held, node), cred, set).await {
+                        return match changed? {
                             Some(attr) => Ok(attr),
                             None => self.getattr(cred, node).await,
                         };
@@ -625,11 +624,9 @@ impl FileSystem for Delegating {
                 }
                 NodeRef::Dir(dir) => {
                     if let Some(held) = self.held(dir).await
-                        && let Some(change) = self.begin_access(&held, &set)
+                        && let Some(changed) = self.set_access((&held, node), cred, set).await
                     {
-                        let told = self.server().setattr(cred, node, set).await?;
-                        change.made(&told);
-                        return Ok(());
+                        return changed.map(drop);
                     }
                 }
             }

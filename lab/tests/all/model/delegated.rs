@@ -344,11 +344,8 @@ fn times_and_then_owner_of_a_directory_wait_for_nothing_on_several_servers() {
         let began = tokio::time::Instant::now();
         for round in 0..24 {
             // A third of them are on the server of the one above, and may be held.
-            let above = name(&format!("above{round}"));
-            let made = mount.mkdir(&Cred::ROOT, &root, &above, 0o755).await.expect("it is new");
-            let above = made.dir.expect("it is a directory");
-            let made = mount.mkdir(&Cred::ROOT, &above, &name("d"), 0o755).await;
-            let dir = made.expect("it is new").dir.expect("it is a directory");
+            let above = new_dir(&mount, &root, &format!("above{round}")).await;
+            let dir = new_dir(&mount, &above, "d").await;
             unpack(&mount, &dir, &name("f"), "contents").await;
             let node = NodeRef::Dir(dir);
             let time = SetTime::At(base::Time { sec: 5, nsec: 0 });
@@ -376,8 +373,7 @@ fn a_directory_that_is_divided_by_a_setting_is_held_no_more() {
         let (root, _) = mount.root();
         for round in 0..12 {
             // A third of them are on the server of the one above, and may be held.
-            let made = mount.mkdir(&Cred::ROOT, &root, &name(&format!("d{round}")), 0o755).await;
-            let dir = made.expect("it is new").dir.expect("it is a directory");
+            let dir = new_dir(&mount, &root, &format!("d{round}")).await;
             let (setting, value) = (Bytes::from_static(b"pando.large_dir"), "5".into());
             let node = NodeRef::Dir(dir);
             let set = mount.setxattr(&Cred::ROOT, &node, setting, value, XattrMode::Set).await;
@@ -393,6 +389,12 @@ fn a_directory_that_is_divided_by_a_setting_is_held_no_more() {
         mount.close().await.expect("nothing is left");
         assert_eq!(mount.lost(), 0);
     });
+}
+
+/// Makes a directory, which the mount may hold then.
+async fn new_dir(mount: &Delegating, above: &DirRef, text: &str) -> DirRef {
+    let made = mount.mkdir(&Cred::ROOT, above, &name(text), 0o755).await.expect("it is new");
+    made.dir.expect("it is a directory")
 }
 
 /// The value of an access ACL that says what this mode says.
