@@ -69,6 +69,8 @@ struct Shared {
     changed: Notify,
     /// Changes that wait to be sent.
     queued: AtomicUsize,
+    /// The directories of which any may wait, or be on its way. Locked after a directory's state.
+    unsent: Mutex<HashMap<DirId, Arc<HeldDir>>>,
     /// Woken when some were sent.
     sent: Notify,
     counters: Counters,
@@ -97,6 +99,9 @@ struct Table {
     /// Directories to be given back that nobody works in.
     returns: Vec<(u16, DirId)>,
     is_returning: bool,
+    /// Directories that are being given back now: the server may do that after it has granted a new
+    /// one of the same id.
+    returns_sent: HashSet<DirId>,
 }
 
 impl Table {
@@ -130,6 +135,7 @@ impl Delegating {
             table: Mutex::default(),
             changed: Notify::new(),
             queued: AtomicUsize::new(0),
+            unsent: Mutex::default(),
             sent: Notify::new(),
             counters: Counters::default(),
         };
@@ -201,11 +207,13 @@ impl Delegating {
         let (run, lease) = asked;
         let clock = self.now();
         let mut table = self.shared.table.lock();
-        let is_returned = table.returns.contains(&(run.server, dir.id));
+        let is_returned = table.returns_sent.contains(&dir.id);
         if table.touched.contains(&dir.id) || is_returned || table.is_full() {
             drop(table);
             return self.give_back_later(run.server, dir.id);
         }
+        // The directory that had the name, and so the id, before is gone, and its grant with it.
+        table.returns.retain(|back| *back != (run.server, dir.id));
         let held = HeldDir::new(dir, attr, parent, grant, run);
         table.dirs.insert(dir.id, Arc::new(held));
         table.by_ino.insert(dir.ino, dir.id);
@@ -297,6 +305,7 @@ impl Delegating {
         let files = {
             let mut state = held.state.lock();
             state.phase = dir::Phase::Over;
+            self.is_sent(held);
             state.files()
         };
         for ino in &files {

@@ -86,7 +86,7 @@ impl Delegating {
         let attr = {
             let mut state = held.state.lock();
             let set = times(&state)?;
-            self.queue_times(&mut state, (set, cred), at)?;
+            self.queue_times(held, &mut state, (set, cred), at)?;
             state.attr
         };
         self.pump_later(held);

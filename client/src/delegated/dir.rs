@@ -82,6 +82,8 @@ pub(super) struct State {
     pub(super) claims: usize,
     /// A task looks at the queue when its first change is old enough.
     pub(super) is_timed: bool,
+    /// The directory is among those of which something may wait.
+    pub(super) is_unsent: bool,
 }
 
 /// The two names of a file, and whether it had no extended attributes for certain.
@@ -186,6 +188,7 @@ impl HeldDir {
             claimed: HashSet::default(),
             claims: 0,
             is_timed: false,
+            is_unsent: false,
         };
         HeldDir { dir, run, state: Mutex::new(state), changed: Notify::new() }
     }

@@ -325,7 +325,7 @@ impl Delegating {
                     let file = FileRef { dir: held.dir, name: name.clone(), ino: attr.ino };
                     self.core.files.open_unmade(file, attr, cred, held.dir.id)
                 });
-                self.queue(&mut state, name, What::Update(attr.ino), false);
+                self.queue(held, &mut state, name, What::Update(attr.ino), false);
                 (attr, handle)
             });
             (file, asks)
@@ -369,7 +369,7 @@ impl Delegating {
             if is_sent {
                 table.leaving.insert(ino, (held.dir.id, name.clone()));
                 let what = What::Unlink { ino, cred: cred.clone(), at };
-                self.queue(&mut state, name, what, true);
+                self.queue(held, &mut state, name, what, true);
             }
             (withdrawn, is_sent)
         };
@@ -502,7 +502,7 @@ impl Delegating {
             }
             file.change(set, cred, at.max(shown.ctime), &shown);
             let after = file.clone();
-            self.queue(&mut state, &name, What::Update(ino), false);
+            self.queue(&held, &mut state, &name, What::Update(ino), false);
             after
         };
         self.pump_later(&held);

@@ -69,7 +69,7 @@ impl Delegating {
             let may_wait = |local: &&mut Local| is_held && local.twin.is_none();
             if let Some(local) = state.file(pos, &name, ino).filter(may_wait) {
                 local.was_read(now, &open.cred);
-                self.queue(&mut state, &name, What::Update(ino), true);
+                self.queue(&held, &mut state, &name, What::Update(ino), true);
                 drop(state);
                 return self.pump_later(&held);
             }

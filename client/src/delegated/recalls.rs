@@ -307,8 +307,19 @@ impl Delegating {
     }
 
     async fn send_returns(&self, server: u16, dirs: Vec<DirId>) {
-        let request = Request::Return(Return { dirs });
-        if let Err(error) = self.core.ask(&self.cred, Route::Server(server), request).await {
+        self.shared.table.lock().returns_sent.extend(&dirs);
+        let request = Request::Return(Return { dirs: dirs.clone() });
+        let answered = self.core.ask(&self.cred, Route::Server(server), request).await;
+        let mut table = self.shared.table.lock();
+        for dir in dirs {
+            table.returns_sent.remove(&dir);
+            // Race: a grant of this id that has not come yet may have been given back.
+            if table.wishes > 0 {
+                table.touched.insert(dir);
+            }
+        }
+        drop(table);
+        if let Err(error) = answered {
             // The end of the session gives them back.
             tracing::debug!(server, %error, "directories were not given back");
         }

@@ -46,26 +46,65 @@ impl Delegating {
     /// Adds a change to the queue of a directory, which is sent soon: with the next ones that are
     /// due, if it is whole.
     pub(super) fn push(&self, held: &Arc<HeldDir>, name: &EntryName, what: What, is_whole: bool) {
-        self.queue(&mut held.state.lock(), name, what, is_whole);
+        self.queue(held, &mut held.state.lock(), name, what, is_whole);
         self.pump_later(held);
     }
 
     /// Like [`Delegating::push`], for a caller that has locked the directory and then has it sent.
-    pub(super) fn queue(&self, state: &mut State, name: &EntryName, what: What, is_whole: bool) {
+    pub(super) fn queue(
+        &self,
+        held: &Arc<HeldDir>,
+        state: &mut State,
+        name: &EntryName,
+        what: What,
+        is_whole: bool,
+    ) {
         let added = state.push(name, what, Instant::now() + GATHER, is_whole);
-        self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        self.waits(held, state, added);
     }
 
     /// Adds a change of a directory's own times to what waits. `None` when it cannot wait.
     pub(super) fn queue_times(
         &self,
+        held: &Arc<HeldDir>,
         state: &mut State,
         (set, cred): (SetAttr, &Cred),
         at: Time,
     ) -> Option<()> {
         let added = state.set_times((set, cred), at, Instant::now() + GATHER)?;
-        self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        self.waits(held, state, added);
         Some(())
+    }
+
+    /// Changes of a directory wait, `added` more than before.
+    fn waits(&self, held: &Arc<HeldDir>, state: &mut State, added: usize) {
+        self.shared.queued.fetch_add(added, Ordering::AcqRel);
+        if !std::mem::replace(&mut state.is_unsent, true) {
+            self.shared.unsent.lock().insert(held.dir.id, Arc::clone(held));
+        }
+    }
+
+    /// The directories of which anything waits, or is on its way.
+    fn unsent(&self) -> Vec<Arc<HeldDir>> {
+        let mut dirs: Vec<_> = self.shared.unsent.lock().values().cloned().collect();
+        dirs.retain(|held| {
+            let mut state = held.state.lock();
+            state.is_unsent = !state.is_idle();
+            if !state.is_unsent {
+                self.is_sent(held);
+            }
+            state.is_unsent
+        });
+        dirs
+    }
+
+    /// Nothing of a directory waits. The caller has locked it.
+    pub(super) fn is_sent(&self, held: &HeldDir) {
+        let mut unsent = self.shared.unsent.lock();
+        // Another one of this id may be held by now.
+        if unsent.get(&held.dir.id).is_some_and(|known| std::ptr::eq(&raw const **known, held)) {
+            unsent.remove(&held.dir.id);
+        }
     }
 
     /// Waits while too many changes are not sent.
@@ -74,8 +113,7 @@ impl Delegating {
             let sent = self.shared.sent.notified();
             tokio::pin!(sent);
             sent.as_mut().enable();
-            let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
-            for held in dirs {
+            for held in self.unsent() {
                 held.state.lock().hurry(None, u64::MAX, Instant::now());
                 self.pump(&held);
             }
@@ -204,7 +242,7 @@ impl Delegating {
 
     /// Returns when nothing waits of anything.
     pub async fn settle_all(&self) {
-        let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
+        let dirs = self.unsent();
         let mut upto = Vec::with_capacity(dirs.len());
         for held in &dirs {
             let last = {

@@ -40,7 +40,7 @@ impl Delegating {
             state.put(pos, name.clone(), Item::Twin(ino, first.clone()));
             state.touch(1, 0, at);
             let what = What::Link { ino, first: first.clone(), cred: cred.clone(), at };
-            self.queue(&mut state, name, what, true);
+            self.queue(held, &mut state, name, what, true);
             attr
         };
         self.pump_later(held);
@@ -83,7 +83,7 @@ impl Delegating {
             table.files.insert(ino, (held.dir.id, second.clone()));
             let to = FileRef { dir: held.dir, name: second.clone(), ino };
             self.core.files.renamed((&held.dir, &first), to);
-            self.queue(&mut state, &second, What::Update(ino), true);
+            self.queue(held, &mut state, &second, What::Update(ino), true);
             state.touch(-1, 0, at);
             let ctime = at.max(shown.ctime);
             (Attr { nlink: shown.nlink - 1, ctime, ..shown }, withdrawn + 1)

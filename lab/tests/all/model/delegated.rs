@@ -233,6 +233,35 @@ fn a_directory_is_recalled_at_once_also_after_everything_was_given_back() {
 }
 
 #[test]
+fn a_directory_that_is_removed_and_made_again_is_held_again() {
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let (root, _) = mount.root();
+        let name = name("d");
+        // The one that was removed is given back after 10 ms: before, meanwhile and after that.
+        let pauses: Vec<u64> = (0..60).map(|step| step * 250).collect();
+        for pause in &pauses {
+            let made = mount.mkdir(&Cred::ROOT, &root, &name, 0o755).await.expect("it is new");
+            let dir = made.dir.expect("it is a directory");
+            unpack(&mount, &dir, &name, "contents").await;
+            let found = other.lookup(&Cred::ROOT, &dir, &name).await.expect("it is there");
+            assert_eq!(found.attr.size, 8, "after {pause} us");
+            mount.unlink(&Cred::ROOT, &dir, &name).await.expect("it is there");
+            mount.rmdir(&Cred::ROOT, &root, &name).await.expect("it is empty");
+            tokio::time::sleep(Duration::from_micros(*pause)).await;
+        }
+        let (granted, recalled) = mount.grants_and_recalls();
+        // A grant that meets the return of the one before is not taken.
+        assert!(granted > pauses.len() - 5, "{granted} of {} were taken", pauses.len());
+        assert!(granted == recalled, "{granted} were granted and {recalled} recalled");
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
 fn a_file_is_shown_as_it_was_written_when_it_was_sent_before_its_close() {
     in_held_dir(async |_, mount, dir| {
         let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
