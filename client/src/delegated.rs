@@ -9,8 +9,9 @@
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
 //!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
-//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`, `access`: those of
-//!   opens, of second names, and of the directory's own attributes.
+//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`, `rmdirs`, `access`:
+//!   those of opens, of second names, of removals of directories, and of the directory's own
+//!   attributes.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the
@@ -24,6 +25,7 @@ mod fs;
 mod here;
 mod opens;
 mod recalls;
+mod rmdirs;
 mod send;
 mod twins;
 
@@ -89,7 +91,7 @@ struct Table {
     by_ino: HashMap<Ino, DirId>,
     /// Files in these directories, by where they are.
     files: HashMap<Ino, (DirId, EntryName)>,
-    /// Files whose removal is not sent, by the name that they had.
+    /// Files and directories whose removal is not sent, by the name that they had.
     leaving: HashMap<Ino, (DirId, EntryName)>,
     leases: HashMap<u16, Lease>,
     /// How many requests ask for a delegation now, and the directories in which others have made
@@ -99,9 +101,9 @@ struct Table {
     /// Directories to be given back that nobody works in.
     returns: Vec<(u16, DirId)>,
     is_returning: bool,
-    /// Directories that are being given back now: the server may do that after it has granted a new
-    /// one of the same id.
-    returns_sent: HashSet<DirId>,
+    /// Directories that are being given back now, and how often: the server may do that after it
+    /// has granted a new one of the same id.
+    returns_sent: HashMap<DirId, usize>,
 }
 
 impl Table {
@@ -109,6 +111,24 @@ impl Table {
     fn has(&self, held: &HeldDir) -> bool {
         let known = self.dirs.get(&held.dir.id);
         known.is_some_and(|known| std::ptr::eq(&raw const **known, held))
+    }
+
+    /// Directories are about to be given back.
+    fn returns_begin(&mut self, dirs: impl Iterator<Item = DirId>) {
+        dirs.for_each(|dir| *self.returns_sent.entry(dir).or_default() += 1);
+    }
+
+    /// Directories were given back.
+    fn returns_end(&mut self, dirs: Vec<DirId>) {
+        for dir in dirs {
+            // Race: a grant of this id that has not come yet may have been given back.
+            if self.wishes > 0 {
+                self.touched.insert(dir);
+            }
+            if let Some(count) = self.returns_sent.remove(&dir).filter(|count| *count > 1) {
+                self.returns_sent.insert(dir, count - 1);
+            }
+        }
     }
 
     /// Whether nothing more should be held.
@@ -207,7 +227,7 @@ impl Delegating {
         let (run, lease) = asked;
         let clock = self.now();
         let mut table = self.shared.table.lock();
-        let is_returned = table.returns_sent.contains(&dir.id);
+        let is_returned = table.returns_sent.contains_key(&dir.id);
         if table.touched.contains(&dir.id) || is_returned || table.is_full() {
             drop(table);
             return self.give_back_later(run.server, dir.id);
@@ -305,6 +325,7 @@ impl Delegating {
         let files = {
             let mut state = held.state.lock();
             state.phase = dir::Phase::Over;
+            state.is_unsent = false;
             self.is_sent(held);
             state.files()
         };

@@ -142,12 +142,19 @@ impl Delegations {
         let mut table = self.table.lock();
         table.dirs.insert(dir, Holding { session, recalled: None });
         let holder = table.sessions.entry(session).or_default();
+        // What was said of one that had the id before is over.
+        let was_wanted = holder.recalled.remove(&dir);
+        holder.revoked.remove(&dir);
         if holder.dirs.is_empty() {
             // While it held nothing it had nothing to ask.
             holder.asked = None;
         }
         holder.dirs.insert(dir);
         self.count.store(table.dirs.len(), Ordering::Release);
+        drop(table);
+        if was_wanted {
+            self.ended.notify_waiters();
+        }
     }
 
     /// A directory is taken from a session, which is told so. Returns whether it had it.

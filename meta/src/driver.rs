@@ -271,7 +271,7 @@ fn in_session(
 }
 
 /// Refuses a request that stands on a delegation which has ended.
-fn is_held(
+pub(crate) fn is_held(
     shared: &Shared,
     session: &Session,
     header: &RequestHeader,

@@ -54,8 +54,7 @@ impl Delegating {
     /// Sends changes in one request each time, as many as fit. Returns those that are to be sent
     /// alone; of the others nothing waits any more.
     pub(super) async fn apply(&self, held: &Arc<HeldDir>, due: Vec<Op>) -> Vec<Op> {
-        let (mut alone, due): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|op| matches!(op.what, What::Link { .. }));
+        let (mut alone, due): (Vec<_>, Vec<_>) = due.into_iter().partition(Op::is_alone);
         let mut due = due.into_iter().peekable();
         while due.peek().is_some() {
             let (mut parts, mut changes, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -114,7 +113,7 @@ impl Delegating {
                 return Part::Unlink(*ino);
             }
             // Sent alone.
-            What::Link { .. } => return Part::Nothing,
+            What::Link { .. } | What::Rmdir { .. } => return Part::Nothing,
         };
         let Some(News { make, change, read }) = self.begin_update(held, &op.name, ino) else {
             return Part::Nothing;

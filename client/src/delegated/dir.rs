@@ -39,6 +39,8 @@ pub(super) struct HeldDir {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Held,
+    /// The directory was removed from here, and the server is to be told. Programs wait.
+    Leaving,
     /// The directory is given back when everything is sent. Programs wait.
     Returning,
     Over,
@@ -55,6 +57,8 @@ pub(super) struct State {
     pub(super) is_plain: bool,
     /// Inode number of the directory above.
     pub(super) parent: Ino,
+    /// Whether the directory has been moved: where it was made there is a note of that.
+    pub(super) is_moved: bool,
     /// In the order of listings.
     names: BTreeMap<(u64, EntryName), Item>,
     inos: (Ino, u16),
@@ -133,8 +137,13 @@ impl Op {
     fn first(&self) -> Option<&EntryName> {
         match &self.what {
             What::Link { first, .. } => Some(first),
-            What::Update(_) | What::Unlink { .. } => None,
+            What::Update(_) | What::Unlink { .. } | What::Rmdir { .. } => None,
         }
+    }
+
+    /// Whether this can only be sent in a request of its own.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.what, What::Link { .. } | What::Rmdir { .. })
     }
 
     /// Whether this gives a file the second name `name`.
@@ -160,8 +169,10 @@ pub(super) enum What {
     Update(Ino),
     /// Give the file of this number, which has a name here, this one, too.
     Link { ino: Ino, first: EntryName, cred: Cred, at: Time },
-    /// Remove the name.
+    /// Remove the name of a file.
     Unlink { ino: Ino, cred: Cred, at: Time },
+    /// Remove the directory of this number.
+    Rmdir { ino: Ino, cred: Cred, at: Time },
 }
 
 impl HeldDir {
@@ -173,6 +184,7 @@ impl HeldDir {
             is_group_known: true,
             is_plain: true,
             parent,
+            is_moved: false,
             names: BTreeMap::new(),
             inos: (grant.inos.first, grant.inos.count),
             is_asking: false,
@@ -234,6 +246,18 @@ impl State {
 
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty()
+    }
+
+    /// Has the directory leave, if it is empty, nobody is changing anything in it, and its removal
+    /// concerns no other directory than the one above.
+    pub(super) fn leaves(&mut self) -> bool {
+        let is_free = self.claimed.is_empty() && self.claims == 0;
+        let may_leave = self.phase == Phase::Held && !self.is_moved;
+        let leaves = may_leave && self.is_empty() && is_free;
+        if leaves {
+            self.phase = Phase::Leaving;
+        }
+        leaves
     }
 
     /// The names after a position, in the order of listings.
@@ -572,9 +596,10 @@ impl State {
     }
 
     /// Claims names of which nothing waits and nobody has claimed any. The directory's own times
-    /// must be sent first: they may not overtake a change that somebody sends itself.
+    /// must be sent first: they may not overtake a change that somebody sends itself. So must the
+    /// removal of the directory.
     pub(super) fn claim(&mut self, names: &[&EntryName]) -> bool {
-        if self.times.is_some() || self.is_sending_times {
+        if self.times.is_some() || self.is_sending_times || self.phase == Phase::Leaving {
             return false;
         }
         if names.iter().any(|name| self.is_claimed(name)) {

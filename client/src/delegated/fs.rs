@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use base::{Access, AclKind, Attr, ByteRange, Cred, EntryName, FsError, Ino, LockKind, SetAttr};
+use base::{
+    Access, AclKind, Attr, ByteRange, Cred, EntryName, FsError, Ino, LockKind, SetAttr,
+    limits::SYMLINK_BYTES_MAX,
+};
 use bytes::Bytes;
 use wire::{
     AllocateMode, DirRef, Entry, FileRef, Grant, Held, LockFound, Mkdir, NodeRef, ReaddirPage,
@@ -236,8 +239,8 @@ impl FileSystem for Delegating {
     ) -> Result<Entry> {
         let held = self.held(dir).await;
         match &held {
-            // The server refuses an empty target before it looks at the name.
-            Some(held) if !target.is_empty() && self.item(held, name).is_some() => {
+            // The server refuses a target that is none before it looks at the name.
+            Some(held) if is_target(&target) && self.item(held, name).is_some() => {
                 return Err(FsError::Exists.into());
             }
             Some(_) => {}
@@ -321,6 +324,7 @@ impl FileSystem for Delegating {
     }
 
     async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        self.wait_for_queue().await;
         let held = self.held(dir).await;
         let child = match &held {
             Some(held) => match self.item(held, name) {
@@ -332,7 +336,14 @@ impl FileSystem for Delegating {
         };
         match &child {
             Some(child) if !child.state.lock().is_empty() => return Err(FsError::NotEmpty.into()),
-            Some(child) => self.settle(child, None).await,
+            Some(child) => {
+                if let Some(held) = &held
+                    && let Some(ino) = self.rmdir_here((held, child), name, cred)
+                {
+                    return Ok(ino);
+                }
+                self.settle(child, None).await;
+            }
             // Any directory may be meant.
             None if held.is_none() => self.settle_all().await,
             None => {}
@@ -694,4 +705,8 @@ impl FileSystem for Delegating {
         self.settle_node(node).await;
         self.server().info(&self.as_sent(node)).await
     }
+}
+
+fn is_target(target: &[u8]) -> bool {
+    !target.is_empty() && target.len() <= SYMLINK_BYTES_MAX && !target.contains(&0)
 }

@@ -522,7 +522,7 @@ impl Delegating {
         let is_within = from.0.same(to.0);
         if let Some(held) = self.held_by_ino(renamed.moved) {
             let mut state = held.state.lock();
-            (state.parent, state.is_known) = (to.0.ino, false);
+            (state.parent, state.is_known, state.is_moved) = (to.0.ino, false, true);
         }
         let moved = source.and_then(|held| self.take(held, from.1));
         self.forget_twin(source, moved.as_ref());

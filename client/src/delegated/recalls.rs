@@ -102,9 +102,11 @@ impl Delegating {
             tokio::pin!(changed, of_dir);
             changed.as_mut().enable();
             of_dir.as_mut().enable();
-            match held.state.lock().phase {
+            let phase = held.state.lock().phase;
+            match phase {
                 Phase::Over => return false,
                 Phase::Returning => {}
+                Phase::Leaving => self.settles_removal(held),
                 Phase::Held => {
                     let lease = self.shared.table.lock().leases.get(&held.run.server).copied();
                     if lease.is_some_and(|lease| !lease.is_over(self.now())) {
@@ -177,26 +179,27 @@ impl Delegating {
     /// Directories were taken from this client.
     fn revoked(&self, server: u16, dirs: &[DirId]) {
         for dir in dirs {
-            let held = self.shared.table.lock().dirs.get(dir).cloned();
-            match held {
+            match self.held_or_granted(*dir) {
                 Some(held) => self.lose(&held),
                 None => self.give_back_later(server, *dir),
             }
         }
     }
 
+    /// A directory that the server has recalled or taken, if it is held. Otherwise its grant may be on
+    /// its way, and is not taken.
+    fn held_or_granted(&self, dir: DirId) -> Option<Arc<HeldDir>> {
+        let mut table = self.shared.table.lock();
+        let held = table.dirs.get(&dir).cloned();
+        if held.is_none() && table.wishes > 0 {
+            table.touched.insert(dir);
+        }
+        held
+    }
+
     fn recalled(&self, server: u16, dirs: &[DirId]) {
         for dir in dirs {
-            let held = {
-                let mut table = self.shared.table.lock();
-                let held = table.dirs.get(dir).cloned();
-                // The grant may be on its way to the caller.
-                if held.is_none() && table.wishes > 0 {
-                    table.touched.insert(*dir);
-                }
-                held
-            };
-            match held {
+            match self.held_or_granted(*dir) {
                 Some(held) => {
                     self.shared.counters.recalled.fetch_add(1, Ordering::Relaxed);
                     self.give_back_soon(&held);
@@ -219,10 +222,16 @@ impl Delegating {
     /// Gives a directory back in the background. Programs wait from now on.
     pub(super) fn give_back_soon(&self, held: &Arc<HeldDir>) {
         if !self.begins_to_return(held) {
-            return;
+            return self.settles_removal(held);
         }
         let (this, held) = (self.clone(), Arc::clone(held));
         self.core.spawn(async move { this.give_back_now(&held).await });
+    }
+
+    /// Has the removal of a directory sent, if it is about to be.
+    fn settles_removal(&self, held: &HeldDir) {
+        let (this, ino) = (self.clone(), held.dir.ino);
+        self.core.spawn(async move { this.settle_removal(ino).await });
     }
 
     fn begins_to_return(&self, held: &HeldDir) -> bool {
@@ -262,6 +271,14 @@ impl Delegating {
                 self.client.flush_state(&state).await;
             }
         }
+        {
+            let mut table = self.shared.table.lock();
+            // Race: the directory may have been lost, and another one of its id may be held.
+            if !table.has(held) {
+                return;
+            }
+            table.returns_begin(std::iter::once(held.dir.id));
+        }
         self.send_returns(held.run.server, vec![held.dir.id]).await;
         self.forget(held);
     }
@@ -290,7 +307,9 @@ impl Delegating {
                         table.is_returning = false;
                         return;
                     }
-                    std::mem::take(&mut table.returns)
+                    let due = std::mem::take(&mut table.returns);
+                    table.returns_begin(due.iter().map(|(_, dir)| *dir));
+                    due
                 };
                 let mut servers: Vec<u16> = due.iter().map(|(server, _)| *server).collect();
                 servers.sort_unstable();
@@ -306,19 +325,11 @@ impl Delegating {
         });
     }
 
+    /// Gives directories back, which `returns_begin` has noted.
     async fn send_returns(&self, server: u16, dirs: Vec<DirId>) {
-        self.shared.table.lock().returns_sent.extend(&dirs);
         let request = Request::Return(Return { dirs: dirs.clone() });
         let answered = self.core.ask(&self.cred, Route::Server(server), request).await;
-        let mut table = self.shared.table.lock();
-        for dir in dirs {
-            table.returns_sent.remove(&dir);
-            // Race: a grant of this id that has not come yet may have been given back.
-            if table.wishes > 0 {
-                table.touched.insert(dir);
-            }
-        }
-        drop(table);
+        self.shared.table.lock().returns_end(dirs);
         if let Err(error) = answered {
             // The end of the session gives them back.
             tracing::debug!(server, %error, "directories were not given back");

@@ -17,7 +17,7 @@ use wire::{
 
 use super::{
     Delegating, QUEUED_MAX,
-    dir::{HeldDir, Op, State, What},
+    dir::{HeldDir, Op, Phase, State, What},
     file::{Change, Make, Read},
 };
 use crate::{
@@ -79,7 +79,7 @@ impl Delegating {
     /// Changes of a directory wait, `added` more than before.
     fn waits(&self, held: &Arc<HeldDir>, state: &mut State, added: usize) {
         self.shared.queued.fetch_add(added, Ordering::AcqRel);
-        if !std::mem::replace(&mut state.is_unsent, true) {
+        if state.phase != Phase::Over && !std::mem::replace(&mut state.is_unsent, true) {
             self.shared.unsent.lock().insert(held.dir.id, Arc::clone(held));
         }
     }
@@ -228,7 +228,7 @@ impl Delegating {
         self.settle_removal(ino).await;
     }
 
-    /// Returns when the server knows that a file was removed, if it was.
+    /// Returns when the server knows that a file or a directory was removed, if it was.
     pub(super) async fn settle_removal(&self, ino: Ino) {
         let leaving = {
             let table = self.shared.table.lock();
@@ -274,11 +274,14 @@ impl Delegating {
                 }
                 sent
             }
+            What::Rmdir { ino, cred, at } => {
+                self.rmdir_now(held, &op.name, *ino, (cred, *at)).await
+            }
         };
         if let Err(error) = sent {
             let ino = match op.what {
                 What::Update(ino) => Some(ino),
-                What::Unlink { .. } | What::Link { .. } => None,
+                What::Unlink { .. } | What::Link { .. } | What::Rmdir { .. } => None,
             };
             self.failed(held, &op.name, ino, &error);
         }
@@ -498,7 +501,7 @@ impl Delegating {
     }
 
     /// Asks what stands on a delegation.
-    async fn ask_held(
+    pub(super) async fn ask_held(
         &self,
         held: &HeldDir,
         cred: &Cred,
@@ -550,8 +553,10 @@ impl Delegating {
     pub(super) fn lose(&self, held: &Arc<HeldDir>) {
         let (lost, has_times) = held.state.lock().give_up();
         for op in &lost {
-            if let What::Update(ino) = op.what {
-                self.core.files.has_lost(Some(ino));
+            match op.what {
+                What::Update(ino) => self.core.files.has_lost(Some(ino)),
+                What::Rmdir { ino, .. } => self.is_not_gone(ino),
+                What::Unlink { .. } | What::Link { .. } => {}
             }
         }
         let count = lost.len() + usize::from(has_times);

@@ -144,7 +144,10 @@ impl Phase {
         let has_room = || shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
         let standing = driver::admit(shared, session, header, request, now)
             .and_then(|standing| holds().map(|()| standing))
-            .and_then(|standing| has_room().map(|()| standing));
+            .and_then(|standing| has_room().map(|()| standing))
+            .and_then(|standing| {
+                driver::is_held(shared, session, header, request).map(|()| standing)
+            });
         let standing = match standing {
             Ok(standing) => standing,
             Err(fault) => return Ok(Ended::Failed(fault)),
@@ -153,7 +156,8 @@ impl Phase {
         let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
         let txn = self.begin(caller, remote, shared, group, now);
         let txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
-        let mut txn = txn.brings(incoming.brought.get());
+        let txn = txn.brings(incoming.brought.get());
+        let mut txn = txn.stands_on(header.stand.held);
         let done = ops::run(&mut txn, request);
         self.end(txn, done, Some(asked))
     }

@@ -262,6 +262,51 @@ fn a_directory_that_is_removed_and_made_again_is_held_again() {
 }
 
 #[test]
+fn directories_are_removed_without_asking_and_are_gone_for_others_at_once() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let requests = || mount.requests_by_server().iter().sum::<u64>();
+        let (above, below) = (name("above"), name("below"));
+        let mkdir = async |dir: &DirRef, name: &EntryName| {
+            let made = mount.mkdir(&Cred::ROOT, dir, name, 0o755).await.expect("it is new");
+            made.dir.expect("it is a directory")
+        };
+        let gone = |found: client::Result<Entry>| match found {
+            Err(client::Error::Fs(FsError::NotFound | FsError::Stale)) => {}
+            found => panic!("it is gone: {found:?}"),
+        };
+        for round in 0..4 {
+            let dir = mkdir(&dir, &name(&format!("d{round}"))).await;
+            let outer = mkdir(&dir, &above).await;
+            let inner = mkdir(&outer, &below).await;
+            unpack(&mount, &inner, &below, "contents").await;
+            mount.settle_all().await;
+            let before = requests();
+            mount.rmdir(&Cred::ROOT, &outer, &below).await.expect_err("it has a file");
+            mount.unlink(&Cred::ROOT, &inner, &below).await.expect("it is there");
+            mount.rmdir(&Cred::ROOT, &outer, &below).await.expect("it is empty");
+            mount.rmdir(&Cred::ROOT, &dir, &above).await.expect("it is empty");
+            assert_eq!(requests(), before, "nobody was asked");
+            match round {
+                0 => gone(other.lookup(&Cred::ROOT, &inner, &below).await),
+                1 => gone(other.lookup(&Cred::ROOT, &dir, &above).await),
+                2 => {
+                    let new = New { kind: FileKind::File, mode: 0o600, rdev: 0 };
+                    let made = mount.create(&Cred::ROOT, &inner, &below, new, true, false).await;
+                    gone(made.map(|made| made.entry));
+                }
+                _ => {
+                    let outer = mkdir(&dir, &above).await;
+                    gone(mount.lookup(&Cred::ROOT, &outer, &below).await);
+                }
+            }
+        }
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
 fn a_file_is_shown_as_it_was_written_when_it_was_sent_before_its_close() {
     in_held_dir(async |_, mount, dir| {
         let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
