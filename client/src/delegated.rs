@@ -9,9 +9,9 @@
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
 //!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
-//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`, `rmdirs`, `access`:
-//!   those of opens, of second names, of removals of directories, and of the directory's own
-//!   attributes.
+//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`, `renames`, `rmdirs`,
+//!   `access`: those of opens, of second names, of renames, of removals of directories, and of the
+//!   directory's own attributes.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the
@@ -25,6 +25,7 @@ mod fs;
 mod here;
 mod opens;
 mod recalls;
+mod renames;
 mod rmdirs;
 mod send;
 mod twins;

@@ -73,7 +73,7 @@ impl Default for Options {
             access_times: AccessTimes::Relative,
             security: Vec::new(),
             fsname: "pando".to_owned(),
-            delegations: false,
+            delegations: true,
             max_write: 1 << 20,
             io_uring: IoUring::Auto,
         }

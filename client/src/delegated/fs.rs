@@ -98,6 +98,7 @@ impl FileSystem for Delegating {
                 }
                 self.settle_node(node).await;
                 self.forget_twins(node);
+                self.changes_now(file.ino);
                 let since = self.changes_of(file.ino);
                 let attr = self.server().setattr(cred, &self.as_sent(node), set).await?;
                 self.learn(file.ino, Some(attr), since);
@@ -373,6 +374,14 @@ impl FileSystem for Delegating {
             // Either of the two may be a directory that is held. Hardly anybody exchanges any.
             self.give_back_everything().await;
             (source, target) = (None, None);
+        }
+        if let Some(held) = source.as_ref().filter(|_| from.0.same(to.0) && from.1 != to.1) {
+            self.wait_for_queue().await;
+            self.until_unclaimed(held, from.1).await;
+            self.until_unclaimed(held, to.1).await;
+            if let Some(renamed) = self.rename_here(held, (from.1, to.1), mode) {
+                return Ok(renamed);
+            }
         }
         if target.is_none() {
             self.touches(to.0);

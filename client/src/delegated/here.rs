@@ -215,7 +215,8 @@ impl Delegating {
     /// Brings an entry that the server told up to date, if it is a directory's that is held.
     pub(super) async fn show_held(&self, entry: &mut Entry) {
         if let Some(dir) = entry.dir
-            && let Some(attr) = self.attr_of_dir(&dir).await
+            && self.held(&dir).await.is_some()
+            && let Ok(attr) = self.getattr(&self.cred, &NodeRef::Dir(dir)).await
         {
             entry.attr = attr;
         }
@@ -242,6 +243,18 @@ impl Delegating {
     /// The entry of a name, as far as it is known here.
     pub(super) fn item(&self, held: &HeldDir, name: &EntryName) -> Option<Item> {
         held.state.lock().get(self.pos(name), name).cloned()
+    }
+
+    /// A change of a file that is held is sent now, perhaps with what was written before: it is one of
+    /// this moment, and not of when that was written.
+    pub(super) fn changes_now(&self, ino: Ino) {
+        if let Some((held, _)) = self.place_of(ino)
+            && let Some(state) = self.core.files.state_of(ino)
+        {
+            let now = self.now_at(held.run.server);
+            let mut inner = state.lock();
+            inner.held_at = inner.held_at.max(now);
+        }
     }
 
     /// The count of changes in the directory of a file, before a request is sent.
@@ -349,7 +362,7 @@ impl Delegating {
         let (at, pos) = (self.now_at(held.run.server), self.pos(name));
         let Some(Item::File(file)) = self.item(held, name) else { return None };
         let ino = file.attr.ino;
-        if self.core.files.is_open(ino) || file.twin.is_some() {
+        if self.core.files.is_open(ino) || file.twin.is_some() || !file.is_known {
             return None;
         }
         let attr = Attr { nlink: 0, ctime: at.max(file.attr.ctime), ..self.shown(&file) };
@@ -523,6 +536,13 @@ impl Delegating {
         if let Some(held) = self.held_by_ino(renamed.moved) {
             let mut state = held.state.lock();
             (state.parent, state.is_known, state.is_moved) = (to.0.ino, false, true);
+        }
+        if let Some(Item::Other(ino)) = source.and_then(|held| self.item(held, from.1))
+            && let Ok(entry) = self.server().lookup(cred, from.0, from.1).await
+            && entry.attr.ino == ino
+        {
+            // Both were names of one file: nothing was done.
+            return;
         }
         let moved = source.and_then(|held| self.take(held, from.1));
         self.forget_twin(source, moved.as_ref());

@@ -220,10 +220,14 @@ impl Delegating {
         }
     }
 
-    /// Returns when nothing waits of a file.
+    /// Returns when nothing waits of a file, a second name included.
     pub(super) async fn settle_file(&self, ino: Ino) {
         if let Some((held, name)) = self.place_of(ino) {
-            self.settle(&held, Some(&[&name])).await;
+            let twins = held.state.lock().twins_of(self.pos(&name), &name);
+            match &twins {
+                Some([first, second]) => self.settle(&held, Some(&[first, second])).await,
+                None => self.settle(&held, Some(&[&name])).await,
+            }
         }
         self.settle_removal(ino).await;
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use base::{Attr, Cred, EntryName, FileKind, Ino};
-use wire::{Entry, FileRef, NodeRef};
+use wire::{Entry, NodeRef};
 
 use super::{
     Delegating,
@@ -54,8 +54,7 @@ impl Delegating {
         if *name != first {
             return None;
         }
-        let (pos, second_pos) = (self.pos(&first), self.pos(&second));
-        let at = self.now_at(held.run.server);
+        let (pos, at) = (self.pos(&first), self.now_at(held.run.server));
         let (attr, withdrawn) = {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();
@@ -68,22 +67,13 @@ impl Delegating {
                 return None;
             }
             let Some(Item::File(file)) = state.get(pos, &first) else { return None };
-            let (ino, mut moved) = (file.attr.ino, file.clone());
-            let shown = self.shown(&moved);
-            // Programs that have the file open name it as the server would have to know it.
-            let is_open = self.core.files.is_open(ino);
-            if moved.is_begun || is_open || !state.has_link(&second) {
+            let (ino, shown) = (file.attr.ino, self.shown(file));
+            if !state.has_link(&second) {
                 return None;
             }
-            let withdrawn = state.withdraw(&first, ino)?;
+            let withdrawn = self.remake(held, &mut state, (&first, &second), at)?;
             state.withdraw_link(&second);
-            moved.moves(at, &shown);
-            state.take(pos, &first);
-            state.put(second_pos, second.clone(), Item::File(moved));
             table.files.insert(ino, (held.dir.id, second.clone()));
-            let to = FileRef { dir: held.dir, name: second.clone(), ino };
-            self.core.files.renamed((&held.dir, &first), to);
-            self.queue(held, &mut state, &second, What::Update(ino), true);
             state.touch(-1, 0, at);
             let ctime = at.max(shown.ctime);
             (Attr { nlink: shown.nlink - 1, ctime, ..shown }, withdrawn + 1)

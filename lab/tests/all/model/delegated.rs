@@ -262,6 +262,36 @@ fn a_directory_that_is_removed_and_made_again_is_held_again() {
 }
 
 #[test]
+fn a_file_that_was_not_sent_is_renamed_without_asking() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let requests = || mount.requests_by_server().iter().sum::<u64>();
+        let before = requests();
+        let names: Vec<_> = (0..60).map(|number| name(&format!("f{number}"))).collect();
+        for last in &names {
+            let first = name(&format!(".{last}.new"));
+            unpack(&mount, &dir, &first, "contents").await;
+            let (from, to) = ((&dir, &first), (&dir, last));
+            let renamed = mount.rename(&Cred::ROOT, from, to, RenameMode::NoReplace).await;
+            let entry = mount.lookup(&Cred::ROOT, &dir, last).await.expect("it is there");
+            assert_eq!(renamed.expect("the name is free").moved, entry.attr.ino);
+            mount.lookup(&Cred::ROOT, &dir, &first).await.expect_err("it has another name");
+        }
+        mount.settle_all().await;
+        let sent = requests() - before;
+        assert!(sent <= 6, "{sent} requests made {} files", names.len());
+        let mine = mount.lookup(&Cred::ROOT, &dir, &names[7]).await.expect("it is there");
+        let theirs = other.lookup(&Cred::ROOT, &dir, &names[7]).await.expect("it is there");
+        assert_eq!((mine.attr, theirs.attr.size), (theirs.attr, 8));
+        // Each file, and no other.
+        let page = other.readdir(&Cred::ROOT, &dir, 0, 1000, false).await.expect("it is there");
+        assert_eq!(page.entries.len(), names.len());
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
 fn directories_are_removed_without_asking_and_are_gone_for_others_at_once() {
     in_held_dir(async |world, mount, dir| {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
