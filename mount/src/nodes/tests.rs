@@ -35,12 +35,25 @@ fn nodes(root: u64) -> Nodes {
 fn the_root_is_node_1_whatever_its_number_and_no_other_node_is() {
     let nodes = nodes(7);
     assert_eq!(nodes.id(Ino(7)), NodeId::ROOT);
-    assert_eq!(nodes.id(Ino(1)), NodeId(7));
-    assert_eq!(nodes.id(Ino(8)), NodeId(8));
-    for ino in [Ino(7), Ino(1), Ino(8)] {
+    // The one whose id would be 1 has that of the root.
+    let first = Ino(1 << Ino::COUNTER_BITS);
+    assert_eq!(nodes.id(first), NodeId(7 << SHARD_BITS));
+    for ino in [Ino(7), first, Ino(1), Ino(8), Ino(u64::MAX)] {
         assert_eq!(nodes.ino(nodes.id(ino)), ino);
+        assert_eq!(nodes.id(ino) == NodeId::ROOT, ino == Ino(7));
     }
     assert_eq!(nodes.dir(NodeId::ROOT), Ok(dir(7)));
+}
+
+#[test]
+fn inodes_of_different_shards_differ_where_the_kernel_looks() {
+    let nodes = nodes(1);
+    let low = |shard: u16, counter| {
+        let id = nodes.id(Ino::new(base::ShardId(shard), counter));
+        id.0 & 0xffff
+    };
+    let ids: std::collections::BTreeSet<u64> = (0..1024).map(|shard| low(shard, 5)).collect();
+    assert_eq!(ids.len(), 1024);
 }
 
 #[test]
