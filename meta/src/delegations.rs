@@ -142,7 +142,7 @@ impl Delegations {
         let mut table = self.table.lock();
         table.dirs.insert(dir, Holding { session, recalled: None });
         let holder = table.sessions.entry(session).or_default();
-        // What was said of one that had the id before is over.
+        // News of one that had the id before is over.
         let was_wanted = holder.recalled.remove(&dir);
         holder.revoked.remove(&dir);
         if holder.dirs.is_empty() {

@@ -98,7 +98,7 @@ impl Delegating {
         dirs
     }
 
-    /// Nothing of a directory waits. The caller has locked it.
+    /// Notes that nothing of a directory waits. The caller has locked it.
     pub(super) fn is_sent(&self, held: &HeldDir) {
         let mut unsent = self.shared.unsent.lock();
         // Another one of this id may be held by now.
