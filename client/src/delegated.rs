@@ -34,7 +34,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -67,6 +67,8 @@ pub struct Delegating {
 struct Shared {
     /// Whether delegations are asked for.
     on: bool,
+    /// They are not asked for any more.
+    stopped: AtomicBool,
     table: Mutex<Table>,
     /// Woken when a lease is longer, or a directory is held no more.
     changed: Notify,
@@ -99,9 +101,9 @@ struct Table {
     /// something meanwhile: one that is granted is not empty then.
     wishes: usize,
     touched: HashSet<DirId>,
-    /// Directories to be given back that nobody works in.
-    returns: Vec<(u16, DirId)>,
-    is_returning: bool,
+    /// Directories to be given back that nobody works in, by server. Where there is an entry, a task
+    /// sends them.
+    returns: HashMap<u16, Vec<DirId>>,
     /// Directories that are being given back now, and how often: the server may do that after it
     /// has granted a new one of the same id.
     returns_sent: HashMap<DirId, usize>,
@@ -153,6 +155,7 @@ impl Delegating {
         let on = on && client.core.config.kernel_checks;
         let shared = Shared {
             on,
+            stopped: AtomicBool::new(false),
             table: Mutex::default(),
             changed: Notify::new(),
             queued: AtomicUsize::new(0),
@@ -206,7 +209,8 @@ impl Delegating {
     /// The held directory of an inode number, whether or not it may be answered for.
     fn held_by_ino(&self, ino: Ino) -> Option<Arc<HeldDir>> {
         let table = self.shared.table.lock();
-        table.dirs.get(table.by_ino.get(&ino)?).cloned()
+        let held = table.dirs.get(table.by_ino.get(&ino)?)?;
+        (held.dir.ino == ino).then(|| Arc::clone(held))
     }
 
     /// Like [`Delegating::held_file`], at once: whether or not it may be answered for.
@@ -229,12 +233,20 @@ impl Delegating {
         let clock = self.now();
         let mut table = self.shared.table.lock();
         let is_returned = table.returns_sent.contains_key(&dir.id);
-        if table.touched.contains(&dir.id) || is_returned || table.is_full() {
+        let is_unwanted = is_returned || self.shared.stopped.load(Ordering::Acquire);
+        if table.touched.contains(&dir.id) || is_unwanted || table.is_full() {
             drop(table);
             return self.give_back_later(run.server, dir.id);
         }
         // The directory that had the name, and so the id, before is gone, and its grant with it.
-        table.returns.retain(|back| *back != (run.server, dir.id));
+        if let Some(returns) = table.returns.get_mut(&run.server) {
+            returns.retain(|id| *id != dir.id);
+        }
+        if let Some(before) = table.dirs.get(&dir.id).cloned() {
+            drop(table);
+            self.forget(&before);
+            table = self.shared.table.lock();
+        }
         let held = HeldDir::new(dir, attr, parent, grant, run);
         table.dirs.insert(dir.id, Arc::new(held));
         table.by_ino.insert(dir.ino, dir.id);

@@ -140,6 +140,9 @@ pub trait FileSystem {
     fn changed_dir(&self, _dir: Ino) -> Option<Attr> {
         None
     }
+    /// Somebody comes back to a node by a file handle (`open_by_handle_at`), as an NFS server does:
+    /// from now on what is answered must not be lost with this client.
+    async fn serves_handles(&self) {}
     /// A page of a listing, see [`wire::Readdir`].
     async fn readdir(
         &self,

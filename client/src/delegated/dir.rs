@@ -30,6 +30,8 @@ pub(super) struct HeldDir {
     pub(super) dir: DirRef,
     /// The server's run, and the session there, that granted it.
     pub(super) run: Run,
+    /// When the grant came.
+    pub(super) granted: Instant,
     pub(super) state: Mutex<State>,
     /// Woken when a change was sent, a name is no longer claimed, or the directory is held no more.
     pub(super) changed: Notify,
@@ -202,7 +204,8 @@ impl HeldDir {
             is_timed: false,
             is_unsent: false,
         };
-        HeldDir { dir, run, state: Mutex::new(state), changed: Notify::new() }
+        let granted = Instant::now();
+        HeldDir { dir, run, granted, state: Mutex::new(state), changed: Notify::new() }
     }
 }
 
@@ -439,6 +442,25 @@ impl State {
         let before = self.queue.len();
         self.queue.retain(|op| op.name != *name);
         Some(before - self.queue.len())
+    }
+
+    /// Whether anything but a second name waits under a name, or is on its way.
+    pub(super) fn is_wanted(&self, name: &EntryName) -> bool {
+        let waits = |op: &Op| op.name == *name && !op.is_link_of(name);
+        self.busy.contains_key(name) || self.queue.iter().any(waits)
+    }
+
+    /// Number of the first change of a name that waits.
+    pub(super) fn first_of(&self, name: &EntryName) -> Option<u64> {
+        self.queue.iter().filter(|op| op.name == *name).map(|op| op.number).min()
+    }
+
+    /// The last change of a name is no later one than `number`: who waits for all up to that waits
+    /// for it.
+    pub(super) fn counts_as(&mut self, name: &EntryName, number: u64) {
+        if let Some(op) = self.queue.iter_mut().rev().find(|op| op.name == *name) {
+            op.number = op.number.min(number);
+        }
     }
 
     /// Whether a second name of a file waits, and was not begun.

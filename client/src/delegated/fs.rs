@@ -17,7 +17,7 @@ use wire::{
 
 use super::{
     Delegating,
-    dir::{Item, Phase, What},
+    dir::{HeldDir, Item, Phase, What},
     file::Local,
     recalls::Lease,
 };
@@ -44,14 +44,13 @@ impl FileSystem for Delegating {
             self.settle(&held, Some(&[name])).await;
             since = held.state.lock().changes;
         }
-        let entry = self.server().lookup(cred, dir, name).await?;
-        match &entry.dir {
-            Some(found) => Ok(self.entry_of_dir(found).await.unwrap_or(entry)),
-            None => {
-                self.learn(entry.attr.ino, Some(entry.attr), since);
-                Ok(entry)
-            }
+        let mut entry = self.server().lookup(cred, dir, name).await?;
+        if entry.dir.is_some() {
+            self.show_held(&mut entry).await;
+        } else {
+            self.learn(entry.attr.ino, Some(entry.attr), since);
         }
+        Ok(entry)
     }
 
     async fn getattr(&self, cred: &Cred, node: &NodeRef) -> Result<Attr> {
@@ -73,15 +72,13 @@ impl FileSystem for Delegating {
                 Ok(attr)
             }
             NodeRef::File(file) => {
-                if let Some((held, name)) = self.held_file(file.ino).await {
-                    if let Some(Ok(entry)) = self.look(&held, &name)
-                        && entry.attr.ino == file.ino
-                    {
-                        return Ok(entry.attr);
-                    }
-                    self.settle(&held, Some(&[&name])).await;
+                if let Some((held, name)) = self.held_file(file.ino).await
+                    && let Some(Ok(entry)) = self.look(&held, &name)
+                    && entry.attr.ino == file.ino
+                {
+                    return Ok(entry.attr);
                 }
-                self.settle_removal(file.ino).await;
+                self.settle_file(file.ino).await;
                 let since = self.changes_of(file.ino);
                 let attr = self.server().getattr(cred, &self.as_sent(node)).await?;
                 self.learn(file.ino, Some(attr), since);
@@ -422,6 +419,10 @@ impl FileSystem for Delegating {
         }
     }
 
+    async fn serves_handles(&self) {
+        self.stop().await;
+    }
+
     async fn readdir(
         &self,
         cred: &Cred,
@@ -466,8 +467,11 @@ impl FileSystem for Delegating {
         if let Some(handle) = self.open_here(&held, &name, file.ino, cred) {
             return Ok(handle);
         }
-        if self.is_file(&held, &name, |local| local.make.is_some()) {
-            self.settle(&held, Some(&[&name])).await;
+        let unmade = |(held, name): (Arc<HeldDir>, EntryName)| {
+            self.is_file(&held, &name, |local| local.make.is_some())
+        };
+        if self.place_of(file.ino).is_some_and(unmade) {
+            self.settle_file(file.ino).await;
         }
         let handle = self.server().open(cred, &self.file_as_sent(file), access).await?;
         self.is_held(&held, &name, file.ino);

@@ -4,7 +4,7 @@
 //! notes afterwards what it has changed. Nothing is changed here in a directory that is about to be
 //! given back.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use base::{
     Attr, Cred, EntryName, FileKind, FsError, Ino, SetAttr, Time, acl::without_umask,
@@ -18,7 +18,7 @@ use super::{
     dir::{HeldDir, Item, Phase, What},
     file::{Local, Make},
 };
-use crate::{FileSystem, Handle, Made, New, Result};
+use crate::{Error, FileSystem, Handle, Made, New, Result};
 
 /// Number of directories that are given back at a time when there are too many.
 const GIVEN_BACK_AT_ONCE: usize = 64;
@@ -66,7 +66,7 @@ impl Delegating {
     }
 
     pub(super) fn wishes(&self) -> Option<Wish<'_>> {
-        if !self.shared.on {
+        if !self.shared.on || self.shared.stopped.load(Ordering::Acquire) {
             return None;
         }
         let mut table = self.shared.table.lock();
@@ -537,12 +537,15 @@ impl Delegating {
             let mut state = held.state.lock();
             (state.parent, state.is_known, state.is_moved) = (to.0.ino, false, true);
         }
-        if let Some(Item::Other(ino)) = source.and_then(|held| self.item(held, from.1))
-            && let Ok(entry) = self.server().lookup(cred, from.0, from.1).await
-            && entry.attr.ino == ino
+        if let Some(held) = source
+            && let Some(Item::Other(ino)) = self.item(held, from.1)
         {
-            // Both were names of one file: nothing was done.
-            return;
+            match self.server().lookup(cred, from.0, from.1).await {
+                // Both were names of one file: nothing was done.
+                Ok(entry) if entry.attr.ino == ino => return,
+                Ok(_) | Err(Error::Fs(FsError::NotFound)) => {}
+                Err(_) => return self.give_back_soon(held),
+            }
         }
         let moved = source.and_then(|held| self.take(held, from.1));
         self.forget_twin(source, moved.as_ref());

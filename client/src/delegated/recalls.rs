@@ -142,7 +142,7 @@ impl Delegating {
                         continue;
                     }
                 };
-                this.revoked(server, &recalled.revoked);
+                this.revoked(server, &recalled.revoked, asked.asked);
                 this.heard(asked, run, recalled.now);
                 this.recalled(server, &recalled.dirs);
                 let mut table = this.shared.table.lock();
@@ -176,10 +176,12 @@ impl Delegating {
         self.shared.changed.notify_waiters();
     }
 
-    /// Directories were taken from this client.
-    fn revoked(&self, server: u16, dirs: &[DirId]) {
+    /// Directories were taken from this client, as the answer to a question of `asked` tells.
+    fn revoked(&self, server: u16, dirs: &[DirId], asked: Instant) {
         for dir in dirs {
             match self.held_or_granted(*dir) {
+                // Race: one of the same id may have been taken that was before this one.
+                Some(held) if held.granted >= asked => self.give_back_soon(&held),
                 Some(held) => self.lose(&held),
                 None => self.give_back_later(server, *dir),
             }
@@ -249,6 +251,17 @@ impl Delegating {
         held.until(|state| state.phase == Phase::Over).await;
     }
 
+    /// Gives everything back, and asks for nothing more.
+    pub(super) async fn stop(&self) {
+        if !self.shared.stopped.swap(true, Ordering::AcqRel) && self.shared.on {
+            tracing::warn!(
+                "somebody uses file handles of this mount, perhaps an NFS server: each change is \
+                 sent to the server at once from now on, as with delegations=off"
+            );
+            self.give_back_everything().await;
+        }
+    }
+
     /// Gives everything back, and returns when that is done.
     pub(super) async fn give_back_everything(&self) {
         let dirs: Vec<_> = self.shared.table.lock().dirs.values().cloned().collect();
@@ -275,7 +288,8 @@ impl Delegating {
             let mut table = self.shared.table.lock();
             // Race: the directory may have been lost, and another one of its id may be held.
             if !table.has(held) {
-                return;
+                drop(table);
+                return self.forget(held);
             }
             table.returns_begin(std::iter::once(held.dir.id));
         }
@@ -292,10 +306,10 @@ impl Delegating {
     /// Gives a directory back that nobody works in, together with others.
     pub(super) fn give_back_later(&self, server: u16, dir: DirId) {
         let mut table = self.shared.table.lock();
-        table.returns.push((server, dir));
-        if std::mem::replace(&mut table.is_returning, true) {
-            return;
+        if let Some(returns) = table.returns.get_mut(&server) {
+            return returns.push(dir);
         }
+        table.returns.insert(server, vec![dir]);
         drop(table);
         let this = self.clone();
         self.core.spawn(async move {
@@ -303,23 +317,16 @@ impl Delegating {
                 sleep(RETURN_PAUSE).await;
                 let due = {
                     let mut table = this.shared.table.lock();
-                    if table.returns.is_empty() {
-                        table.is_returning = false;
+                    let due = table.returns.get_mut(&server).map(std::mem::take);
+                    let Some(due) = due.filter(|due| !due.is_empty()) else {
+                        table.returns.remove(&server);
                         return;
-                    }
-                    let due = std::mem::take(&mut table.returns);
-                    table.returns_begin(due.iter().map(|(_, dir)| *dir));
+                    };
+                    table.returns_begin(due.iter().copied());
                     due
                 };
-                let mut servers: Vec<u16> = due.iter().map(|(server, _)| *server).collect();
-                servers.sort_unstable();
-                servers.dedup();
-                for server in servers {
-                    let of_server = due.iter().filter(|(other, _)| *other == server);
-                    let dirs: Vec<DirId> = of_server.map(|(_, dir)| *dir).collect();
-                    for dirs in dirs.chunks(RETURNS_MAX) {
-                        this.send_returns(server, dirs.to_vec()).await;
-                    }
+                for dirs in due.chunks(RETURNS_MAX) {
+                    this.send_returns(server, dirs.to_vec()).await;
                 }
             }
         });

@@ -52,7 +52,8 @@ impl Delegating {
     }
 
     /// Has a closed file that waits to be made be made under another name. How many changes of the
-    /// old one do not wait any more; `None`, and nothing is done, if the file is open, or begun.
+    /// old one do not wait any more; `None`, and nothing is done, if the file is open, or begun, or
+    /// another change of the new name waits.
     pub(super) fn remake(
         &self,
         held: &Arc<HeldDir>,
@@ -65,9 +66,10 @@ impl Delegating {
         let (ino, mut moved): (Ino, _) = (file.attr.ino, file.clone());
         let shown = self.shown(&moved);
         // Programs that have the file open name it as the server would have to know it.
-        if moved.is_begun || self.core.files.is_open(ino) {
+        if moved.is_begun || self.core.files.is_open(ino) || state.is_wanted(to) {
             return None;
         }
+        let number = state.first_of(from);
         let withdrawn = state.withdraw(from, ino)?;
         moved.moves(at, &shown);
         state.take(pos, from);
@@ -75,6 +77,10 @@ impl Delegating {
         let file = FileRef { dir: held.dir, name: to.clone(), ino };
         self.core.files.renamed((&held.dir, from), file);
         self.queue(held, state, to, What::Update(ino), true);
+        if let Some(number) = number {
+            // A sync that has begun waits for the file under either name.
+            state.counts_as(to, number);
+        }
         Some(withdrawn)
     }
 }

@@ -222,11 +222,15 @@ impl Delegating {
 
     /// Returns when nothing waits of a file, a second name included.
     pub(super) async fn settle_file(&self, ino: Ino) {
-        if let Some((held, name)) = self.place_of(ino) {
+        while let Some((held, name)) = self.place_of(ino) {
             let twins = held.state.lock().twins_of(self.pos(&name), &name);
             match &twins {
                 Some([first, second]) => self.settle(&held, Some(&[first, second])).await,
                 None => self.settle(&held, Some(&[&name])).await,
+            }
+            // Race: it may be sent under another name.
+            if self.place_of(ino).is_none_or(|(_, now)| now == name) {
+                break;
             }
         }
         self.settle_removal(ino).await;

@@ -21,10 +21,12 @@ impl<S: FileSystem> Adapter<S> {
     /// link: Linux walks the path of these again when the call itself is stale, and not when the
     /// look-up before it is (`filename_create`).
     pub(super) async fn lookup(&self, cred: &Cred, parent: NodeId, name: &[u8]) -> Outcome {
-        match name {
-            b"." => return self.node_again(cred, parent).await,
-            b".." => return self.parent_again(cred, parent).await,
-            _ => {}
+        if matches!(name, b"." | b"..") {
+            self.fs.serves_handles().await;
+            return match name {
+                b"." => self.node_again(cred, parent).await,
+                _ => self.parent_again(cred, parent).await,
+            };
         }
         let (dir, name) = self.within(parent, name)?;
         match self.fs.lookup(cred, &dir, &name).await {

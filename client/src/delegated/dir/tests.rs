@@ -143,3 +143,23 @@ fn numbers_are_asked_for_once_before_they_run_out() {
     state.give_inos(Some((Ino(500), 256)));
     assert_eq!(state.take_ino(), (Some(Ino(500)), false));
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_file_waits_for_it_under_its_new_name_too() {
+    let (held, now) = (held(), Instant::now());
+    let mut state = held.state.lock();
+    update(&mut state, "a", 1, now);
+    update(&mut state, "b", 2, now);
+    let upto = state.last();
+    let number = state.first_of(&name("a")).unwrap();
+    assert_eq!(state.withdraw(&name("a"), Ino(1)), Some(1));
+    assert!(!state.is_wanted(&name("c")));
+    update(&mut state, "c", 1, now);
+    state.counts_as(&name("c"), number);
+    assert!(state.is_wanted(&name("c")));
+    for op in state.take_due(now) {
+        assert!(!state.hurry(None, upto, now));
+        state.done(&op.name);
+    }
+    assert!(state.hurry(None, upto, now));
+}

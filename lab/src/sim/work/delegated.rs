@@ -141,9 +141,10 @@ pub(super) async fn set_up(
     })
 }
 
-/// Whether an operation says that something is lost which was answered before.
+/// Whether an operation says that something is lost which was answered before. A file without a name
+/// goes with the session that has it open.
 fn is_told(difference: &Difference) -> bool {
-    matches!(*difference.left, Answer::Failed(FsError::Io) | Answer::Broken(_))
+    matches!(*difference.left, Answer::Failed(FsError::Io | FsError::Stale) | Answer::Broken(_))
 }
 
 fn wall_off(world: &World, machine: &Machine, time: Duration) {

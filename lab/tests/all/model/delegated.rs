@@ -262,6 +262,22 @@ fn a_directory_that_is_removed_and_made_again_is_held_again() {
 }
 
 #[test]
+fn a_mount_whose_file_handles_are_used_holds_nothing() {
+    in_held_dir(async |world, mount, dir| {
+        let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        unpack(&mount, &dir, &name("a"), "contents").await;
+        mount.serves_handles().await;
+        let made = mount.mkdir(&Cred::ROOT, &dir, &name("b"), 0o755).await.expect("it is new");
+        unpack(&mount, &made.dir.expect("it is a directory"), &name("c"), "contents").await;
+        let found = other.lookup(&Cred::ROOT, &dir, &name("a")).await.expect("it is there");
+        assert_eq!(found.attr.size, 8);
+        assert_eq!(mount.grants_and_recalls(), (1, 0));
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
 fn a_file_that_was_not_sent_is_renamed_without_asking() {
     in_held_dir(async |world, mount, dir| {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);

@@ -17,7 +17,7 @@ use rustix::{
     fs::lgetxattr,
     process::{Pid, Signal, kill_process},
 };
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use super::Own;
 use crate::{
@@ -141,7 +141,8 @@ impl Place {
 
 impl Asked {
     fn of(address: String, token: &Path) -> anyhow::Result<Asked> {
-        let runtime = connect::runtime()?;
+        // The session is kept while a program is waited for.
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let config = connect::config(vec![address], Credentials::read(token)?, "pando bench apps");
         let gauge = runtime.block_on(async {
             let client = connect::connect(config).await?;
