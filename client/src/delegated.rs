@@ -67,7 +67,7 @@ pub struct Delegating {
 struct Shared {
     /// Whether delegations are asked for.
     on: bool,
-    /// They are not asked for any more.
+    /// Whether delegations are not asked for any more.
     stopped: AtomicBool,
     table: Mutex<Table>,
     /// Woken when a lease is longer, or a directory is held no more.
