@@ -17,7 +17,7 @@ use rustix::{
     fs::lgetxattr,
     process::{Pid, Signal, kill_process},
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use super::Own;
 use crate::{
@@ -141,8 +141,7 @@ impl Place {
 
 impl Asked {
     fn of(address: String, token: &Path) -> anyhow::Result<Asked> {
-        // The session is kept while a program is waited for.
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = connect::runtime()?;
         let config = connect::config(vec![address], Credentials::read(token)?, "pando bench apps");
         let gauge = runtime.block_on(async {
             let client = connect::connect(config).await?;
