@@ -243,8 +243,7 @@ fn a_directory_that_is_removed_and_made_again_is_held_again() {
         // The one that was removed is given back after 10 ms: before, meanwhile and after that.
         let pauses: Vec<u64> = (0..60).map(|step| step * 250).collect();
         for pause in &pauses {
-            let made = mount.mkdir(&Cred::ROOT, &root, &name, 0o755).await.expect("it is new");
-            let dir = made.dir.expect("it is a directory");
+            let dir = new_dir(&mount, &root, "d").await;
             unpack(&mount, &dir, &name, "contents").await;
             let found = other.lookup(&Cred::ROOT, &dir, &name).await.expect("it is there");
             assert_eq!(found.attr.size, 8, "after {pause} us");
@@ -267,8 +266,8 @@ fn a_mount_whose_file_handles_are_used_holds_nothing() {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         unpack(&mount, &dir, &name("a"), "contents").await;
         mount.serves_handles().await;
-        let made = mount.mkdir(&Cred::ROOT, &dir, &name("b"), 0o755).await.expect("it is new");
-        unpack(&mount, &made.dir.expect("it is a directory"), &name("c"), "contents").await;
+        let below = new_dir(&mount, &dir, "b").await;
+        unpack(&mount, &below, &name("c"), "contents").await;
         let found = other.lookup(&Cred::ROOT, &dir, &name("a")).await.expect("it is there");
         assert_eq!(found.attr.size, 8);
         assert_eq!(mount.grants_and_recalls(), (1, 0));
@@ -313,18 +312,14 @@ fn directories_are_removed_without_asking_and_are_gone_for_others_at_once() {
         let other = Delegating::new(world.client(&Token::administrator(), true).await, false);
         let requests = || mount.requests_by_server().iter().sum::<u64>();
         let (above, below) = (name("above"), name("below"));
-        let mkdir = async |dir: &DirRef, name: &EntryName| {
-            let made = mount.mkdir(&Cred::ROOT, dir, name, 0o755).await.expect("it is new");
-            made.dir.expect("it is a directory")
-        };
         let gone = |found: client::Result<Entry>| match found {
             Err(client::Error::Fs(FsError::NotFound | FsError::Stale)) => {}
             found => panic!("it is gone: {found:?}"),
         };
         for round in 0..4 {
-            let dir = mkdir(&dir, &name(&format!("d{round}"))).await;
-            let outer = mkdir(&dir, &above).await;
-            let inner = mkdir(&outer, &below).await;
+            let dir = new_dir(&mount, &dir, &format!("d{round}")).await;
+            let outer = new_dir(&mount, &dir, "above").await;
+            let inner = new_dir(&mount, &outer, "below").await;
             unpack(&mount, &inner, &below, "contents").await;
             mount.settle_all().await;
             let before = requests();
@@ -342,7 +337,7 @@ fn directories_are_removed_without_asking_and_are_gone_for_others_at_once() {
                     gone(made.map(|made| made.entry));
                 }
                 _ => {
-                    let outer = mkdir(&dir, &above).await;
+                    let outer = new_dir(&mount, &dir, "above").await;
                     gone(mount.lookup(&Cred::ROOT, &outer, &below).await);
                 }
             }
