@@ -55,6 +55,8 @@ pub const EMBEDDED_BYTES_A_CHUNK_MAX: usize = 1 << 20;
 pub const CHUNKS_A_WRITE_MAX: usize = 1024;
 /// Number of changes in a held directory that one request may carry.
 pub const HELD_CHANGES_MAX: usize = 256;
+/// Number of names of a directory that exists up to which a session may be granted it.
+pub const HELD_NAMES_MAX: u64 = 8192;
 /// The largest frame either side accepts.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 /// Number of mutating requests that a session may have unanswered: stored answers live in that many

@@ -12,6 +12,8 @@ pub enum Bug {
     /// Clients that have opened files without asking do not tell the server before they remove names
     /// of these, or give the directory back.
     OpenNotTold,
+    /// Clients ask for a directory, and take its names, while they are changing something there.
+    PresenceIgnored,
 }
 
 #[cfg(feature = "bugs")]

@@ -1,7 +1,7 @@
 //! Delegations: directories that this client looks at and changes without asking first.
 //!
 //! [`Delegating`] is a [`FileSystem`](crate::FileSystem) over a [`Client`], for a mount. A directory
-//! that it makes may come with a delegation. From then on the directory's names, and the attributes
+//! that it makes may come with a delegation, and one in which it works is asked for. From then on the directory's names, and the attributes
 //! and contents of files in it, are answered from here, and changes are sent a moment later. What
 //! has no rule of its own here goes to the server as ever, after everything that concerns it was
 //! sent. The server recalls a directory when anybody else asks for it; it is given back when
@@ -9,7 +9,7 @@
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
 //!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
-//!   and returns. `fs`: the operations, `here`: their parts; `opens`, `twins`, `renames`, `rmdirs`,
+//!   and returns. `existing`: directories that are asked for. `fs`: the operations, `here`: their parts; `opens`, `twins`, `renames`, `rmdirs`,
 //!   `access`: those of opens, of second names, of renames, of removals of directories, and of the
 //!   directory's own attributes.
 //!
@@ -20,6 +20,7 @@
 mod access;
 mod apply;
 mod dir;
+mod existing;
 mod file;
 mod fs;
 mod here;
@@ -39,7 +40,7 @@ use std::{
 };
 
 use base::{DirId, EntryName, HashMap, HashSet, Ino, Time};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use wire::{DirRef, Grant};
 
@@ -67,6 +68,8 @@ pub struct Delegating {
 struct Shared {
     /// Whether delegations are asked for.
     on: bool,
+    /// Whether directories that exist are asked for at the first change, and new ones never.
+    eager: bool,
     /// Whether delegations are not asked for any more.
     stopped: AtomicBool,
     table: Mutex<Table>,
@@ -84,6 +87,8 @@ struct Shared {
 #[derive(Default)]
 struct Counters {
     granted: AtomicUsize,
+    /// Those that existed when they were granted.
+    existing: AtomicUsize,
     recalled: AtomicUsize,
     lost: AtomicUsize,
 }
@@ -107,6 +112,8 @@ struct Table {
     /// Directories that are being given back now, and how often: the server may do that after it
     /// has granted a new one of the same id.
     returns_sent: HashMap<DirId, usize>,
+    /// What is done in directories, held or not.
+    visits: existing::Visits,
 }
 
 impl Table {
@@ -152,9 +159,21 @@ impl Delegating {
     /// Answers from here what delegations allow, if they are `on`.
     #[must_use]
     pub fn new(client: Client, on: bool) -> Delegating {
+        Delegating::asking(client, on, false)
+    }
+
+    /// Like [`Delegating::new`], for tests: asks for no directory with the mkdir that makes it, and
+    /// for each in which something is changed at once, again and again.
+    #[must_use]
+    pub fn eager(client: Client) -> Delegating {
+        Delegating::asking(client, true, true)
+    }
+
+    fn asking(client: Client, on: bool, eager: bool) -> Delegating {
         let on = on && client.core.config.kernel_checks;
         let shared = Shared {
             on,
+            eager,
             stopped: AtomicBool::new(false),
             table: Mutex::default(),
             changed: Notify::new(),
@@ -171,6 +190,12 @@ impl Delegating {
     pub fn grants_and_recalls(&self) -> (usize, usize) {
         let Counters { granted, recalled, .. } = &self.shared.counters;
         (granted.load(Ordering::Relaxed), recalled.load(Ordering::Relaxed))
+    }
+
+    /// How many of the directories that were granted existed before.
+    #[must_use]
+    pub fn existing(&self) -> usize {
+        self.shared.counters.existing.load(Ordering::Relaxed)
     }
 
     /// How many changes were answered and are lost.
@@ -229,8 +254,7 @@ impl Delegating {
         grant: &Grant,
         asked: (Run, Lease),
     ) {
-        let (run, lease) = asked;
-        let clock = self.now();
+        let run = asked.0;
         let mut table = self.shared.table.lock();
         let is_returned = table.returns_sent.contains_key(&dir.id);
         let is_unwanted = is_returned || self.shared.stopped.load(Ordering::Acquire);
@@ -248,11 +272,22 @@ impl Delegating {
             table = self.shared.table.lock();
         }
         let held = HeldDir::new(dir, attr, parent, grant, run);
-        table.dirs.insert(dir.id, Arc::new(held));
-        table.by_ino.insert(dir.ino, dir.id);
+        self.hold(table, held, asked, grant);
+    }
+
+    /// Holds a directory from now on.
+    fn hold(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        held: HeldDir,
+        (run, lease): (Run, Lease),
+        grant: &Grant,
+    ) {
+        table.by_ino.insert(held.dir.ino, held.dir.id);
+        table.dirs.insert(held.dir.id, Arc::new(held));
         let known = table.leases.entry(run.server).or_insert(lease);
         known.extend(lease);
-        known.hears(grant.now, clock);
+        known.hears(grant.now, self.now());
         let polls = std::mem::replace(&mut known.polls, true);
         drop(table);
         self.shared.counters.granted.fetch_add(1, Ordering::Relaxed);

@@ -203,6 +203,7 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     client::bugs::plant(match options.bug {
         Some(Bug::LateLookupTaken) => Some(client::bugs::Bug::LateLookupTaken),
         Some(Bug::OpenNotTold) => Some(client::bugs::Bug::OpenNotTold),
+        Some(Bug::PresenceIgnored) => Some(client::bugs::Bug::PresenceIgnored),
         Some(_) | None => None,
     });
     let world = World::new(plan, options.bug, trace)?;

@@ -160,6 +160,10 @@ pub enum Bug {
     /// removes the file's name, or gives the directory back (`client`, feature `bugs`).
     #[cfg(feature = "bugs")]
     OpenNotTold,
+    /// A mount asks for a directory, and takes its names, while it is changing something there
+    /// (`client`, feature `bugs`).
+    #[cfg(feature = "bugs")]
+    PresenceIgnored,
     /// A feed goes on with the numbers of before when its server starts (`feed`).
     FeedRunKept,
     /// Changes by other servers' transactions are not in the feed (`transact::participant`).
@@ -175,7 +179,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 72] = [
+    pub const ALL: [Bug; 73] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -243,6 +247,7 @@ impl Bug {
         Bug::ListingEndsEarly,
         Bug::LateLookupTaken,
         Bug::OpenNotTold,
+        Bug::PresenceIgnored,
         Bug::FeedRunKept,
         Bug::ParticipantUnwatched,
         Bug::StricterUnlisted,

@@ -1,19 +1,21 @@
 //! Delegations: directories that one session looks at and changes without asking first.
 //!
-//! A mount is granted a directory with the answer to the mkdir that makes it, and only then
-//! ([`grant`]). The session's later changes there arrive as ordinary requests that name the
-//! delegation. Everybody else, the server's own steps included, waits with a read or change of the
+//! A mount is granted a directory with the answer to the mkdir that makes it, or when it asks for
+//! one in which it works ([`grant`], [`existing`]). The session's later changes there arrive as
+//! ordinary requests that name the delegation. Everybody else, the server's own steps included, waits with a read or change of the
 //! directory's record and names until the session has given the directory back ([`conflict`]). A
 //! session that is not heard of loses what others wait for ([`run`]).
 //!
 //! * This file has the table, which is pure but for the waiting. `requests`: what sessions ask.
 //!   `apply`: many changes of a session in one request.
 //!
-//! Always true: a directory has one holder or none. It gets one only when it is made. While it has
-//! one, the record of that is stored, so that a restart does not show what the holder has not sent.
+//! Always true: a directory has one holder or none. It gets one when it is made, or while
+//! no other core has a group under way and no transaction has a part in it. While it has one, the
+//! record of that is stored, so that a restart does not show what the holder has not sent.
 
 pub(crate) mod apply;
 pub(crate) mod conflict;
+pub(crate) mod existing;
 pub(crate) mod grant;
 pub(crate) mod requests;
 pub(crate) mod run;

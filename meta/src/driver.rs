@@ -258,8 +258,11 @@ fn in_session(
             tell_when_stable(group, connection, reply, done)
         }
         Ok(done) => {
+            let grant = grant::put_in_force(&mut txn);
             txn.commit();
-            finish(shared, incoming, reply, Ok(done))
+            let Some(grant) = grant else { return finish(shared, incoming, reply, Ok(done)) };
+            connection.reply(reply, &grant::answer(grant, Vec::new(), done));
+            Outcome::Answered(Verdict::Done)
         }
         Err(fault) => {
             if numbered {

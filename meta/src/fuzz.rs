@@ -203,6 +203,7 @@ impl Client {
                 self.aim_dir(&mut req.to_dir);
             }
             Request::Readdir(req) => self.aim_dir(&mut req.dir),
+            Request::Delegate(req) => self.aim_dir(&mut req.dir),
             Request::Search(req) => {
                 self.aim_dir(&mut req.dir);
                 self.aim_ino(&mut req.ino);

@@ -38,7 +38,11 @@ use std::sync::atomic::AtomicU64;
 use wire::{Created, HeldMade, HeldReply, HeldRequest, Reply, Request};
 
 use crate::{
-    coordinator, delegations::requests as delegations, error::Result, server::Counters, txn::Txn,
+    coordinator,
+    delegations::{existing, requests as delegations},
+    error::Result,
+    server::Counters,
+    txn::Txn,
 };
 
 /// Runs one of several changes in a directory that the session holds.
@@ -136,6 +140,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Ping => Ok(Reply::Nothing),
         Request::Recalls => delegations::recalls(txn).map(Reply::Recalled),
         Request::Return(req) => delegations::give_back(txn, req).map(|()| Reply::Nothing),
+        Request::Delegate(req) => existing::run(txn, req),
         Request::ReserveInos(req) => delegations::reserve_inos(txn, req).map(Reply::Inos),
         Request::Bye => session::bye(txn).map(|()| Reply::Nothing),
         Request::Statfs => Ok(Reply::Statfs(session::statfs(txn))),

@@ -1,11 +1,13 @@
 //! Delegations: directories that one session looks at and changes without asking first.
 //!
-//! A mount that makes a directory may be granted it with the answer. From then on it answers its
+//! A mount that makes a directory may be granted it with the answer; one that works in a directory
+//! that exists may ask for it ([`Delegate`]). From then on it answers its
 //! programs itself and sends the changes a moment later: many in one request ([`Apply`]), or each as
 //! the request that it would be otherwise, which stands on the delegation ([`Held`]). A request of
 //! anybody else for the directory waits until the server has recalled it.
 
-use base::{Attr, Cred, DirId, Ino, Time, codec};
+use base::{Attr, Cred, DirId, EntryName, Ino, Time, codec};
+use bytes::Bytes;
 
 use crate::{Create, DirRef, NodeRef, Setattr, Unlink, Write, Written};
 
@@ -21,7 +23,8 @@ codec! {
         /// Inode number of the file that the request makes, one of those that the session was
         /// given; `None`: the server draws one.
         pub ino: Option<Ino>,
-        /// Whether the client wants a delegation of the directory that the request makes.
+        /// Whether the client wants a delegation of the directory that the request makes, or is
+        /// about.
         pub wants: bool,
     }
 }
@@ -32,7 +35,7 @@ impl Held {
 }
 
 codec! {
-    /// A delegation of the directory that was made.
+    /// A delegation of the directory that was made, or asked for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Grant {
         /// Inode numbers for files in the directory.
@@ -75,6 +78,78 @@ codec! {
         pub shard: base::ShardId,
         /// How many numbers are wanted; the server gives at most 1,024.
         pub count: u16,
+    }
+}
+
+codec! {
+    /// Asks for a delegation of a directory that exists, and for its names. Answer: a
+    /// [`DelegatedPage`]. The first one comes with a [`Grant`], or without one and without names if
+    /// the directory has too many. Nothing when the session does not get the directory.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Delegate {
+        /// The directory.
+        pub dir: DirRef,
+        /// Position after which names are wanted; 0: the request asks for the delegation, too. The
+        /// requests for further names stand on it.
+        pub after: u64,
+        /// How many names the directory may have to be worth it.
+        pub names_max: u32,
+    }
+}
+
+codec! {
+    /// Names of a directory that the session holds, in the order of their positions.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DelegatedPage {
+        /// Attributes of the directory.
+        pub attr: Attr,
+        /// Inode number of the directory above.
+        pub parent_ino: Ino,
+        /// Whether the directory is somewhere else than where it was made.
+        pub is_moved: bool,
+        /// Whether the directory has no extended attributes.
+        pub is_plain: bool,
+        /// The names.
+        pub names: Vec<DelegatedName>,
+        /// Position up to which these are all names; `None`: up to the end.
+        pub reach: Option<u64>,
+    }
+}
+
+codec! {
+    /// A name of a directory that the session holds.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DelegatedName {
+        /// The name.
+        pub name: EntryName,
+        /// What has it.
+        pub entry: DelegatedEntry,
+    }
+}
+
+codec! {
+    /// What has a name in a directory that the session holds.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum DelegatedEntry {
+        /// A file, or another node that is no directory, whose inode is with the name.
+        File(DelegatedFile) = 1,
+        /// A directory.
+        Dir(DirRef) = 2,
+        /// A file whose inode is elsewhere, as it has, or had, several names.
+        Link(Ino) = 3,
+    }
+}
+
+codec! {
+    /// A file whose inode is with its name.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DelegatedFile {
+        /// Attributes of the file.
+        pub attr: Attr,
+        /// Target of a symbolic link.
+        pub target: Option<Bytes>,
+        /// Whether the file has no extended attributes.
+        pub is_plain: bool,
     }
 }
 

@@ -127,6 +127,7 @@ impl Request {
             Request::Readdir(req) => (false, Nothing, Some(&req.dir)),
             Request::Search(req) => (false, Nothing, Some(&req.dir)),
             Request::Watch(req) => (false, Nothing, Some(&req.dir)),
+            Request::Delegate(req) => (false, Little, Some(&req.dir)),
             Request::Open(req) => (false, Nothing, Some(&req.file.dir)),
             Request::BlockMap(req) => (false, Nothing, Some(&req.file.dir)),
             Request::Seek(req) => (false, Nothing, Some(&req.file.dir)),

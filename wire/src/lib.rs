@@ -40,8 +40,8 @@ pub use data::{
     Written,
 };
 pub use delegation::{
-    Applied, Apply, Grant, Held, HeldChange, HeldMade, HeldReply, HeldRequest, InoRange, Recalled,
-    ReserveInos, Return,
+    Applied, Apply, Delegate, DelegatedEntry, DelegatedFile, DelegatedName, DelegatedPage, Grant,
+    Held, HeldChange, HeldMade, HeldReply, HeldRequest, InoRange, Recalled, ReserveInos, Return,
 };
 pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};

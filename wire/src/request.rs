@@ -205,6 +205,8 @@ codec! {
         ReserveInos(delegation::ReserveInos) = 9,
         /// Change a directory that the session holds.
         Apply(delegation::Apply) = 43,
+        /// Ask for a directory that exists, and for its names.
+        Delegate(delegation::Delegate) = 44,
 
         /// Look up one name.
         Lookup(namespace::Lookup) = 10,
@@ -456,6 +458,8 @@ codec! {
         Inos(delegation::InoRange) = 49,
         /// To `Apply`.
         Applied(delegation::Applied) = 50,
+        /// To `Delegate`.
+        Delegated(delegation::DelegatedPage) = 51,
         /// To `PeerRead`.
         Values(Vec<Option<bytes::Bytes>>) = 90,
         /// To `Prepare`.

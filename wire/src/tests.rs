@@ -21,10 +21,10 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    Admission, AllocateMode, Answer, Change, CountWhat, DumpStage, Fingerprint, HeldReply,
-    HeldRequest, KeysChange, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply,
-    ReplyHeader, Request, RequestHeader, Retry, Room, Scope, SeekTo, SignFor, SliceSource, Stands,
-    Token, Vote, XattrMode, frame,
+    Admission, AllocateMode, Answer, Change, CountWhat, DelegatedEntry, DumpStage, Fingerprint,
+    HeldReply, HeldRequest, KeysChange, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode,
+    Reply, ReplyHeader, Request, RequestHeader, Retry, Room, Scope, SeekTo, SignFor, SliceSource,
+    Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -77,6 +77,7 @@ variants!(SeekTo { Data, Hole });
 variants!(Scope { Files, Pages });
 variants!(HeldRequest { Create, Write, Setattr, Unlink });
 variants!(HeldReply { Made, Written, Attr });
+variants!(DelegatedEntry { File, Dir, Link });
 variants!(KeysChange { Show, Rotate, Retire, Revoke });
 variants!(Change { Created, Linked, Removed, MovedFrom, MovedTo, Attributes, Written });
 variants!(SignFor { Get, Put });
@@ -93,6 +94,7 @@ variants!(Request {
     Return,
     ReserveInos,
     Apply,
+    Delegate,
     Lookup,
     Walk,
     Getattr,
@@ -211,6 +213,7 @@ variants!(Reply {
     Recalled,
     Inos,
     Applied,
+    Delegated,
     DumpStarted,
     DumpPage,
     Values,
@@ -297,6 +300,7 @@ fn parts() -> Vec<Case> {
         all([Scope::Files, Scope::Pages], Case::of),
         all(requests::held(), Case::of),
         all(replies::held(), Case::of),
+        all(replies::delegated(), Case::of),
         all(observe::key_changes(), Case::of),
         all(replies::changes(), Case::of),
         all([SignFor::Get, SignFor::Put], Case::of),

@@ -59,6 +59,8 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Recalls
         | Request::Return(_)
         | Request::ReserveInos(_)
+        // Nobody but a mount is given a directory.
+        | Request::Delegate(_)
         | Request::Release(_)
         | Request::BlockDrop(_)
         | Request::LockCancel(_)

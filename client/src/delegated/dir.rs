@@ -276,6 +276,12 @@ impl State {
         files.map(Item::ino).collect()
     }
 
+    /// Inode numbers and names of all files.
+    pub(super) fn places(&self) -> Vec<(Ino, EntryName)> {
+        let files = self.names.iter().filter(|(_, item)| matches!(item, Item::File(_)));
+        files.map(|((_, name), item)| (item.ino(), name.clone())).collect()
+    }
+
     /// Notes a change of names: by how many there are more, how many of them directories, and when.
     pub(super) fn touch(&mut self, names: i64, subdirs: i32, at: Time) {
         self.changes += 1;

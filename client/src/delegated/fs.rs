@@ -88,6 +88,7 @@ impl FileSystem for Delegating {
     }
 
     async fn setattr(&self, cred: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
+        let mut presence = self.enter_node(node).await;
         match node {
             NodeRef::File(file) => {
                 if let Some(attr) = self.set_here(cred, file.ino, set).await {
@@ -97,7 +98,8 @@ impl FileSystem for Delegating {
                 self.forget_twins(node);
                 self.changes_now(file.ino);
                 let since = self.changes_of(file.ino);
-                let attr = self.server().setattr(cred, &self.as_sent(node), set).await?;
+                let node = self.as_sent(node);
+                let attr = presence.ask(self.server().setattr(cred, &node, set)).await?;
                 self.learn(file.ino, Some(attr), since);
                 Ok(attr)
             }
@@ -121,7 +123,7 @@ impl FileSystem for Delegating {
                     state.begin_access();
                     state.changes
                 });
-                let attr = self.server().setattr(cred, node, set).await?;
+                let attr = presence.ask(self.server().setattr(cred, node, set)).await?;
                 if let Some(held) = held {
                     let mut state = held.state.lock();
                     let is_known = state.is_idle() && Some(state.changes) == since;
@@ -148,9 +150,10 @@ impl FileSystem for Delegating {
         exclusive: bool,
         open: bool,
     ) -> Result<Made> {
-        let Some(held) = self.held(dir).await else {
-            self.touches(dir);
-            let mut made = self.server().create(cred, dir, name, new, exclusive, open).await?;
+        let (held, mut presence) = self.enter(dir, true).await;
+        let Some(held) = held else {
+            let made = self.server().create(cred, dir, name, new, exclusive, open);
+            let mut made = presence.ask(made).await?;
             self.show_held(&mut made.entry).await;
             return Ok(made);
         };
@@ -167,7 +170,8 @@ impl FileSystem for Delegating {
             return Ok(made);
         }
         let _claim = self.claim(&[(Some(&held), name)]).await;
-        let made = self.server().create(cred, dir, name, new, exclusive, open).await?;
+        let made = self.server().create(cred, dir, name, new, exclusive, open);
+        let made = presence.ask(made).await?;
         if !made.existed {
             let attr = made.entry.attr;
             let local = Local { is_plain: true, ..Local::of_server(attr, None) };
@@ -188,18 +192,18 @@ impl FileSystem for Delegating {
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
-        let held = self.held(dir).await;
-        match &held {
-            Some(held) if self.item(held, name).is_some() => return Err(FsError::Exists.into()),
-            Some(_) => {}
-            None => self.touches(dir),
+        let (held, mut presence) = self.enter(dir, true).await;
+        if let Some(held) = &held
+            && self.item(held, name).is_some()
+        {
+            return Err(FsError::Exists.into());
         }
         let claim = self.claim(&[(held.as_ref(), name)]).await;
         let wish = self.wishes();
         let stand = if wish.is_some() { Stand::on(Held::WISH) } else { Stand::NONE };
         let lease = Lease::begins(self.now());
         let request = Request::Mkdir(Mkdir { dir: *dir, name: name.clone(), mode });
-        let done = self.core.call(cred, dir.home, request, stand).await;
+        let done = presence.ask(self.core.call(cred, dir.home, request, stand)).await;
         let done = done.map_err(Failure::by_handle)?;
         let Reply::Entry(mut entry) = done.reply else { return Err(unexpected()) };
         if let (Some(made), Some(grant)) = (entry.dir, done.grant) {
@@ -235,17 +239,16 @@ impl FileSystem for Delegating {
         name: &EntryName,
         target: Bytes,
     ) -> Result<Entry> {
-        let held = self.held(dir).await;
-        match &held {
-            // The server refuses a target that is none before it looks at the name.
-            Some(held) if is_target(&target) && self.item(held, name).is_some() => {
-                return Err(FsError::Exists.into());
-            }
-            Some(_) => {}
-            None => self.touches(dir),
+        let (held, mut presence) = self.enter(dir, true).await;
+        // The server refuses a target that is none before it looks at the name.
+        if let Some(held) = &held
+            && is_target(&target)
+            && self.item(held, name).is_some()
+        {
+            return Err(FsError::Exists.into());
         }
         let _claim = self.claim(&[(held.as_ref(), name)]).await;
-        let entry = self.server().symlink(cred, dir, name, target.clone()).await?;
+        let entry = presence.ask(self.server().symlink(cred, dir, name, target.clone())).await?;
         if let Some(held) = &held {
             let local = Local { is_plain: true, ..Local::of_server(entry.attr, Some(target)) };
             self.put(held, name, Item::File(Box::new(local)));
@@ -261,10 +264,8 @@ impl FileSystem for Delegating {
         dir: &DirRef,
         name: &EntryName,
     ) -> Result<Entry> {
-        let to = self.held(dir).await;
-        if to.is_none() {
-            self.touches(dir);
-        }
+        let (to, mut presence) = self.enter(dir, true).await;
+        let mut at_target = self.enter_node(target).await;
         let from = match target {
             NodeRef::File(file) => self.held_file(file.ino).await,
             NodeRef::Dir(_) => None,
@@ -287,7 +288,9 @@ impl FileSystem for Delegating {
         names.extend(from.as_ref().map(|(held, name)| (Some(held), name)));
         let _claim = self.claim(&names).await;
         self.forget_twins(target);
-        let entry = self.server().link(cred, &self.as_sent(target), dir, name).await?;
+        let linked = self.as_sent(target);
+        let entry = presence.ask(at_target.ask(self.server().link(cred, &linked, dir, name)));
+        let entry = entry.await?;
         let ino = entry.attr.ino;
         self.note_link(to.as_ref(), name, from.as_ref(), ino);
         if let Some(held) = &to {
@@ -297,7 +300,7 @@ impl FileSystem for Delegating {
     }
 
     async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
-        let held = self.held(dir).await;
+        let (held, mut presence) = self.enter(dir, true).await;
         if let Some(held) = &held {
             self.wait_for_queue().await;
             self.until_unclaimed(held, name).await;
@@ -312,7 +315,7 @@ impl FileSystem for Delegating {
             }
         }
         let _claim = self.claim(&[(held.as_ref(), name)]).await;
-        let attr = self.server().unlink(cred, dir, name).await?;
+        let attr = presence.ask(self.server().unlink(cred, dir, name)).await?;
         if let Some(held) = &held {
             self.take(held, name);
             self.is_single(held, name, attr);
@@ -323,7 +326,7 @@ impl FileSystem for Delegating {
 
     async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
         self.wait_for_queue().await;
-        let held = self.held(dir).await;
+        let (held, mut presence) = self.enter(dir, true).await;
         let child = match &held {
             Some(held) => match self.item(held, name) {
                 None => return Err(FsError::NotFound.into()),
@@ -347,7 +350,8 @@ impl FileSystem for Delegating {
             None => {}
         }
         let claim = self.claim(&[(held.as_ref(), name)]).await;
-        let ino = self.server().rmdir(cred, dir, name).await?;
+        let ino = presence.ask(self.server().rmdir(cred, dir, name)).await?;
+        self.shared.table.lock().visits.spoil_ino(ino);
         if let Some(held) = &held {
             self.take(held, name);
             self.changed(Some(held), -1, -1, None);
@@ -366,7 +370,14 @@ impl FileSystem for Delegating {
         to: (&DirRef, &EntryName),
         mode: RenameMode,
     ) -> Result<Renamed> {
-        let (mut source, mut target) = (self.held(from.0).await, self.held(to.0).await);
+        let (mut source, mut presence) = self.enter(from.0, true).await;
+        let (mut target, mut at_target) = match from.0.same(to.0) {
+            true => (source.clone(), None),
+            false => {
+                let (target, at_target) = self.enter(to.0, true).await;
+                (target, Some(at_target))
+            }
+        };
         if mode == RenameMode::Exchange {
             // Either of the two may be a directory that is held. Hardly anybody exchanges any.
             self.give_back_everything().await;
@@ -380,9 +391,6 @@ impl FileSystem for Delegating {
                 return Ok(renamed);
             }
         }
-        if target.is_none() {
-            self.touches(to.0);
-        }
         let names = [(source.as_ref(), from.1), (target.as_ref(), to.1)];
         let claim = self.claim(&names).await;
         let replaced = target.as_ref().and_then(|held| self.item(held, to.1));
@@ -394,7 +402,16 @@ impl FileSystem for Delegating {
             // A directory that is replaced must be empty at the server, too.
             self.settle_all().await;
         }
-        let renamed = self.server().rename(cred, from, to, mode).await?;
+        let renamed = presence.ask(self.server().rename(cred, from, to, mode));
+        let renamed = match &mut at_target {
+            Some(at_target) => at_target.ask(renamed).await?,
+            None => renamed.await?,
+        };
+        self.spoil_moved(&renamed, mode);
+        if mode == RenameMode::Exchange {
+            // A directory may have been granted meanwhile.
+            self.give_back_everything().await;
+        }
         if mode != RenameMode::Exchange {
             self.note_move(cred, (source.as_ref(), from), (target.as_ref(), to), &renamed).await;
         }
@@ -459,9 +476,10 @@ impl FileSystem for Delegating {
     }
 
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {
+        let (_, mut presence) = self.enter(&file.dir, false).await;
         let Some((held, name)) = self.held_file(file.ino).await else {
             self.settle_removal(file.ino).await;
-            return self.server().open(cred, file, access).await;
+            return presence.ask(self.server().open(cred, file, access)).await;
         };
         self.until_unclaimed(&held, &name).await;
         if let Some(handle) = self.open_here(&held, &name, file.ino, cred) {
@@ -473,7 +491,8 @@ impl FileSystem for Delegating {
         if self.place_of(file.ino).is_some_and(unmade) {
             self.settle_file(file.ino).await;
         }
-        let handle = self.server().open(cred, &self.file_as_sent(file), access).await?;
+        let sent = self.file_as_sent(file);
+        let handle = presence.ask(self.server().open(cred, &sent, access)).await?;
         self.is_held(&held, &name, file.ino);
         Ok(handle)
     }
@@ -634,6 +653,7 @@ impl FileSystem for Delegating {
         mode: XattrMode,
     ) -> Result<()> {
         self.may_be_setting(&name).await;
+        let mut presence = self.enter_node(node).await;
         if mode == XattrMode::Set
             && let Some(attr) = self.plain_attr(node).await
             && let Some(mode) = Delegating::mode_of_acl(&name, &value, &attr)
@@ -659,13 +679,15 @@ impl FileSystem for Delegating {
         self.settle_node(node).await;
         self.is_not_plain(node, is_default).await;
         self.forget_twins(node);
-        let set = self.server().setxattr(cred, &self.as_sent(node), name, value, mode).await;
+        let sent = self.as_sent(node);
+        let set = presence.ask(self.server().setxattr(cred, &sent, name, value, mode)).await;
         self.ask_attributes(node).await;
         set
     }
 
     async fn removexattr(&self, cred: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
         self.may_be_setting(&name).await;
+        let mut presence = self.enter_node(node).await;
         if let NodeRef::Dir(dir) = node
             && AclKind::of(&name).is_some()
             && let Some(held) = self.held(dir).await
@@ -675,7 +697,8 @@ impl FileSystem for Delegating {
         }
         self.settle_node(node).await;
         self.forget_twins(node);
-        let removed = self.server().removexattr(cred, &self.as_sent(node), name).await;
+        let sent = self.as_sent(node);
+        let removed = presence.ask(self.server().removexattr(cred, &sent, name)).await;
         self.ask_attributes(node).await;
         removed
     }

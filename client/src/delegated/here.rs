@@ -66,7 +66,7 @@ impl Delegating {
     }
 
     pub(super) fn wishes(&self) -> Option<Wish<'_>> {
-        if !self.shared.on || self.shared.stopped.load(Ordering::Acquire) {
+        if !self.shared.on || self.shared.eager || self.shared.stopped.load(Ordering::Acquire) {
             return None;
         }
         let mut table = self.shared.table.lock();

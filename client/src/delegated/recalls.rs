@@ -193,8 +193,11 @@ impl Delegating {
     fn held_or_granted(&self, dir: DirId) -> Option<Arc<HeldDir>> {
         let mut table = self.shared.table.lock();
         let held = table.dirs.get(&dir).cloned();
-        if held.is_none() && table.wishes > 0 {
-            table.touched.insert(dir);
+        if held.is_none() {
+            table.visits.spoil(dir);
+            if table.wishes > 0 {
+                table.touched.insert(dir);
+            }
         }
         held
     }
@@ -203,6 +206,9 @@ impl Delegating {
         for dir in dirs {
             match self.held_or_granted(*dir) {
                 Some(held) => {
+                    if !self.shared.eager {
+                        self.shared.table.lock().visits.recalled(*dir, Instant::now());
+                    }
                     self.shared.counters.recalled.fetch_add(1, Ordering::Relaxed);
                     self.give_back_soon(&held);
                 }

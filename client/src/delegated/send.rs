@@ -127,8 +127,9 @@ impl Delegating {
     pub(super) fn pump(&self, held: &Arc<HeldDir>) {
         let due = held.state.lock().take_due(Instant::now());
         if !due.is_empty() {
-            let (this, held) = (self.clone(), Arc::clone(held));
+            let (this, held, sending) = (self.clone(), Arc::clone(held), self.sends(held));
             self.core.spawn(async move {
+                let _sending = sending;
                 let alone = this.apply(&held, due).await;
                 alone.into_iter().for_each(|op| this.send_alone(&held, op));
                 this.pump(&held);
@@ -141,8 +142,9 @@ impl Delegating {
     /// Sends the directory's own times, if they are due and nothing else waits.
     fn pump_times(&self, held: &Arc<HeldDir>) {
         let Some(times) = held.state.lock().take_times(Instant::now()) else { return };
-        let (this, held) = (self.clone(), Arc::clone(held));
+        let (this, held, sending) = (self.clone(), Arc::clone(held), self.sends(held));
         self.core.spawn(async move {
+            let _sending = sending;
             let Change { set, cred, at } = times.change;
             let request = Request::Setattr(Setattr { node: NodeRef::Dir(held.dir), set });
             let sent = this.ask_held(&held, &cred, request, Some(at), None).await;
@@ -157,8 +159,9 @@ impl Delegating {
     }
 
     fn send_alone(&self, held: &Arc<HeldDir>, op: Op) {
-        let (this, held) = (self.clone(), Arc::clone(held));
+        let (this, held, sending) = (self.clone(), Arc::clone(held), self.sends(held));
         self.core.spawn(async move {
+            let _sending = sending;
             this.send(&held, &op).await;
             held.state.lock().done(&op.name);
             this.ended(&held, 1);

@@ -321,6 +321,7 @@ finds! {
     it_finds_that_holders_are_forgotten: HoldersForgotten,
     it_finds_that_a_late_change_is_taken: LateChangeTaken,
     it_finds_that_an_open_is_not_told: OpenNotTold,
+    it_finds_that_presence_is_ignored: PresenceIgnored,
     it_finds_that_a_server_without_room_is_ignored: NoRoomIgnored,
     it_finds_that_a_stricter_directory_is_not_listed: StricterUnlisted,
     it_finds_that_a_directory_with_less_permission_is_not_listed: ReducedUnlisted,

@@ -1,10 +1,10 @@
-//! Granting a directory to the mount that makes it.
+//! Granting a directory to a mount: the one that makes it, or works in it.
 //!
 //! Cost: one record with the mkdir, and inode numbers, which are drawn from memory.
 
 use std::time::Duration;
 
-use base::{AclKind, DirId, Layout, ShardId};
+use base::{AclKind, DirId, Layout, SessionId, ShardId};
 use wire::{Grant, Granted, InoRange};
 
 use super::{DelegationRecord, Granting};
@@ -26,31 +26,43 @@ pub(super) fn lease(shared: &Shared) -> Duration {
 }
 
 /// Grants a new directory to the session that makes it, if the client wants that and it may be.
-///
-/// The whole of the new directory must be decided here and now: what other servers have a part in
-/// is not granted. Below a quota the client could not tell when the quota is used up, and a default
-/// ACL it does not know.
 pub(crate) fn may_be_granted(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
-    let wants = txn.held.is_some_and(|held| held.wants);
-    let may = wants && txn.trusts() && !txn.checks() && txn.caller.standing.within.is_none();
-    let Some(session) = txn.caller.session.filter(|_| may) else { return Ok(()) };
-    let (shared, content) = (txn.shared, &dir.content);
-    let shard = txn.shard(content.home);
-    let is_simple = matches!(content.layout, Layout::Whole)
-        && content.quota == QuotaId::NONE
-        && content.xattrs.acl(AclKind::Default)?.is_none();
-    let is_here = txn.has_shard(shard) && !txn.is_remote();
-    if !is_simple
-        || !is_here
-        || shared.options.durability == Durability::Strict
-        || !shared.space_guard.is_enough()
-        || !shared.delegations.may_grant(session.id)
-    {
-        return Ok(());
+    let Some(session) = txn.caller.session.map(|session| session.id) else { return Ok(()) };
+    if is_wanted(txn, session) && is_simple(txn, dir)? {
+        give(txn, dir, session)?;
     }
-    let session = session.id;
+    Ok(())
+}
+
+/// Whether the client wants a delegation, and the session may be granted one more.
+pub(super) fn is_wanted(txn: &Txn<'_>, session: SessionId) -> bool {
+    let shared = txn.shared;
+    txn.held.is_some_and(|held| held.wants)
+        && txn.trusts()
+        && !txn.checks()
+        && txn.caller.standing.within.is_none()
+        && shared.options.durability != Durability::Strict
+        && shared.space_guard.is_enough()
+        && shared.delegations.may_grant(session)
+}
+
+/// Whether the whole of a directory is decided here and now: what other servers have a part in is
+/// not granted. Below a quota the client could not tell when the quota is used up, and a default
+/// ACL it does not know.
+pub(super) fn is_simple(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
+    let content = &dir.content;
+    Ok(matches!(content.layout, Layout::Whole)
+        && content.quota == QuotaId::NONE
+        && content.xattrs.acl(AclKind::Default)?.is_none()
+        && txn.has_shard(txn.shard(content.home))
+        && !txn.is_remote())
+}
+
+/// Grants a directory with the operation.
+pub(super) fn give(txn: &mut Txn<'_>, dir: &Dir, session: SessionId) -> Result<()> {
+    let shard = txn.shard(dir.content.home);
     let inos = draw(txn, shard, dir.id, INOS_WITH_GRANT)?;
-    let lease_ms = u32::try_from(lease(shared).as_millis()).unwrap_or(u32::MAX);
+    let lease_ms = u32::try_from(lease(txn.shared).as_millis()).unwrap_or(u32::MAX);
     let grant = Grant { inos, now: txn.now, lease_ms };
     txn.put(key::delegation(dir.id), &DelegationRecord { session });
     txn.granting = Some(Granting { dir: dir.id, grant });
@@ -58,7 +70,7 @@ pub(crate) fn may_be_granted(txn: &mut Txn<'_>, dir: &Dir) -> Result<()> {
 }
 
 /// Puts the delegation into force, as the operation is about to join its group: nobody has seen the
-/// directory yet.
+/// directory yet, or no other core has a group under way.
 pub(crate) fn put_in_force(txn: &mut Txn<'_>) -> Option<Grant> {
     let Granting { dir, grant } = txn.granting.take()?;
     let session = txn.caller.session?;

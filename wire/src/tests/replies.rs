@@ -8,11 +8,12 @@ use bytes::Bytes;
 
 use super::values::{attr, chunk, dir, entry, name, open_states, part, time};
 use crate::{
-    Answer, Applied, BlockMapped, CacheEvents, Change, Created, DumpPage, DumpStarted, Entry,
-    FsInfo, FsckProgress, Grant, Granted, HeldMade, HeldReply, InoRange, LayoutNews, LockFound,
-    NodeRef, Noted, Opened, ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply,
-    Retry, Searched, SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent,
-    Watched, Welcome, Written,
+    Answer, Applied, BlockMapped, CacheEvents, Change, Created, DelegatedEntry, DelegatedFile,
+    DelegatedName, DelegatedPage, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress, Grant,
+    Granted, HeldMade, HeldReply, InoRange, LayoutNews, LockFound, NodeRef, Noted, Opened,
+    ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry, Searched,
+    SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched, Welcome,
+    Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -30,14 +31,33 @@ pub(super) fn all() -> Vec<Reply> {
     ];
     let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
     let done = held();
+    let named = |entry| DelegatedName { name: name("a"), entry };
+    let delegated = DelegatedPage {
+        attr: attr(),
+        parent_ino: dir().ino,
+        is_moved: true,
+        is_plain: false,
+        names: delegated().into_iter().map(named).collect(),
+        reach: Some(300),
+    };
     let others = vec![
         Reply::Welcome(welcome()),
         Reply::Recalled(recalled),
         Reply::Inos(inos()),
         Reply::Applied(Applied { done }),
+        Reply::Delegated(delegated),
     ];
     [names(), contents(), others, admin, super::observe::replies(), super::peers::replies()]
         .concat()
+}
+
+pub(super) fn delegated() -> Vec<DelegatedEntry> {
+    let target = Some("../to".into());
+    vec![
+        DelegatedEntry::File(DelegatedFile { attr: attr(), target, is_plain: true }),
+        DelegatedEntry::Dir(dir()),
+        DelegatedEntry::Link(dir().ino),
+    ]
 }
 
 pub(super) fn held() -> Vec<HeldReply> {

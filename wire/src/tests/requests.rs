@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
     Allocate, AllocateMode, Apply, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
-    ClaimedLock, Create, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, HeldChange,
+    ClaimedLock, Create, Delegate, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, HeldChange,
     HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open,
     Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, ReserveInos, Resume,
     Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr, SignBlocks, SignFor, Symlink, Tmpfile,
@@ -57,6 +57,7 @@ fn sessions() -> Vec<Request> {
         Request::Return(Return { dirs: vec![dir().id, dir().home] }),
         Request::ReserveInos(ReserveInos { dir: dir().id, shard: ShardId(4095), count: 300 }),
         Request::Apply(Apply { dir: dir(), changes: held_changes() }),
+        Request::Delegate(Delegate { dir: dir(), after: 300, names_max: 128 }),
     ]
 }
 

@@ -37,10 +37,13 @@ pub(super) async fn set_up(
     let one = world.connect_as("holds", true).await?;
     let other = world.connect_as("asks", true).await?;
     let both_hold = random.one_in(2);
-    let mounts = [
-        Delegating::new(one.client.clone(), true),
-        Delegating::new(other.client.clone(), both_hold),
-    ];
+    // In some worlds the directories are those that exist, and asked for again and again.
+    let eager = world.random(&format!("{label}-eager"));
+    let of_mount = |client: &client::Client, holds: bool| match holds && eager.one_in(3) {
+        true => Delegating::eager(client.clone()),
+        false => Delegating::new(client.clone(), holds),
+    };
+    let mounts = [of_mount(&one.client, true), of_mount(&other.client, both_hold)];
     let real =
         [Jail::make(mounts[0].clone(), &name).await?, Jail::find(mounts[1].clone(), &name).await?];
     let clock = HandClock::at(1_000_000);
