@@ -81,8 +81,8 @@ Mount options, separated by commas:
   noatime, strictatime  reads set access times never, or always
   sync                  answer a request once it is on stable storage
   dirsync               the same for changes of names
-  delegations=on|off    change new directories without asking the server first, unless another
-                        client asks for them [default: on]
+  delegations=on|off    change directories that this mount makes or works in without asking the
+                        server first, unless another client asks for them [default: on]
   context=LABEL, ...    labels for SELinux
 rw, nodev, nosuid, exec and async undo options before them. Options for mount(8) and systemd
 (_netdev, nofail, noauto, user, x-...) have no effect here.";
