@@ -66,6 +66,8 @@ pub struct Stats {
     pub reconnects: u64,
     /// How often changes were lost that had been answered.
     pub losses: u64,
+    /// Sessions that a server had ended when the client came back to it.
+    pub sessions_lost: u64,
     /// Paths that were resolved, again where one had changed.
     pub resolutions: u64,
     /// Rounds of guesses.
@@ -91,6 +93,7 @@ impl Stats {
             retries: self.retries + other.retries,
             reconnects: self.reconnects + other.reconnects,
             losses: self.losses + other.losses,
+            sessions_lost: self.sessions_lost + other.sessions_lost,
             ..self
         }
     }
@@ -102,6 +105,7 @@ struct Counters {
     retries: AtomicU64,
     reconnects: AtomicU64,
     losses: AtomicU64,
+    sessions_lost: AtomicU64,
 }
 
 /// An answer, and what came with it.
@@ -332,6 +336,7 @@ impl Channel {
             retries: self.counters.retries.load(Ordering::Relaxed),
             reconnects: self.counters.reconnects.load(Ordering::Relaxed),
             losses: self.counters.losses.load(Ordering::Relaxed),
+            sessions_lost: self.counters.sessions_lost.load(Ordering::Relaxed),
             ..Stats::default()
         }
     }
@@ -379,6 +384,7 @@ impl Channel {
             self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
         }
         if attach.lost {
+            self.counters.sessions_lost.fetch_add(1, Ordering::Relaxed);
             inner.life += 1;
             inner.window = Window::new();
         }

@@ -1,6 +1,6 @@
 //! One side of a comparison: applies operations to its clients, and keeps their slots.
 
-use base::{Access, EntryName, FsError, Ino, SetAttr, SetTime, Time};
+use base::{Access, EntryName, FileKind, FsError, Ino, SetAttr, SetTime, Time};
 use bytes::Bytes;
 use client::{Error, FileSystem, Handle, Made, New, Unnamed};
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, SeekTo};
@@ -243,6 +243,46 @@ impl<'a, F: FileSystem> Side<'a, F> {
                 Ok(Answer::Done)
             }
         }
+    }
+
+    /// Number of names that the file had which a step was about, before the step, which was
+    /// answered so; `None` when it was about no file or several, or the file is gone.
+    pub(super) async fn names_before(&self, step: &Step, answer: &Answer) -> Option<u32> {
+        let client = step.client;
+        let node = match &step.op {
+            Op::Getattr { node }
+            | Op::Chmod { node, .. }
+            | Op::Chown { node, .. }
+            | Op::Utimes { node, .. }
+            | Op::Accessed { node, .. }
+            | Op::Xattrs { node }
+            | Op::Setxattr { node, .. }
+            | Op::SetAcl { node, .. }
+            | Op::Removexattr { node, .. } => self.node(client, *node),
+            Op::Truncate { node, .. } | Op::Link { node, .. } => self.file_or_node(client, *node),
+            Op::Readlink { node } | Op::Open { node, .. } => {
+                NodeRef::File(self.file(client, *node)?)
+            }
+            Op::Read { handle, .. }
+            | Op::Write { handle, .. }
+            | Op::Allocate { handle, .. }
+            | Op::Seek { handle, .. } => NodeRef::File(self.open_slot(client, *handle)?.1.file),
+            Op::Lookup { .. }
+            | Op::Create { .. }
+            | Op::Tmpfile { .. }
+            | Op::Mkdir { .. }
+            | Op::Symlink { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::List { .. }
+            | Op::Close { .. }
+            | Op::CopyRange { .. }
+            | Op::Sync => return None,
+        };
+        let attr = self.clients[client].0.getattr(&User::Root.cred(), &node).await.ok()?;
+        let added = matches!((&step.op, answer), (Op::Link { .. }, Answer::Entry(_)));
+        (attr.kind != FileKind::Directory).then(|| attr.nlink.saturating_sub(added.into()))
     }
 
     fn dir(&self, client: usize, slot: usize) -> DirRef {

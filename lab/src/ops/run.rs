@@ -35,11 +35,14 @@ pub struct Difference {
     pub left: Box<Answer>,
     /// Answer of the right side.
     pub right: Box<Answer>,
+    /// Number of names that the file of the step had on the right side before, where the step is
+    /// about one file.
+    pub names: Option<u32>,
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { index, step, left, right } = self;
+        let Difference { index, step, left, right, .. } = self;
         match index {
             Some(index) => write!(f, "step {index}, ")?,
             None => write!(f, "before the first step, ")?,
@@ -86,9 +89,12 @@ pub async fn compare<L: FileSystem, R: FileSystem>(
     for (index, step) in steps.iter().enumerate() {
         settle().await;
         clock.tick();
-        let (left, right) = (left.apply(step).await, right.apply(step).await);
-        count(tallies, step, &left);
-        same(Some(index), step, left, right)?;
+        let answers = (left.apply(step).await, right.apply(step).await);
+        count(tallies, step, &answers.0);
+        if let Err(difference) = same(Some(index), step, answers.0, answers.1) {
+            let names = right.names_before(step, &difference.right).await;
+            return Err(Difference { names, ..difference });
+        }
     }
     Ok(())
 }
@@ -123,5 +129,5 @@ fn same(
         return Ok(());
     }
     let (left, right) = (Box::new(left), Box::new(right));
-    Err(Difference { index, step: format!("{step:?}"), left, right })
+    Err(Difference { index, step: format!("{step:?}"), left, right, names: None })
 }

@@ -457,7 +457,12 @@ impl Txn<'_> {
     }
 
     /// The attributes that `stat` shows of a whole directory, with this master.
+    ///
+    /// Race: a transaction that is prepared here may be committed, and others may have been told.
+    /// Counts and times would lack its change, and its time would come after one that is set now.
+    /// Therefore the request waits, for as long as `stat` does.
     pub(crate) fn whole_attr(&self, master: &Dir) -> Result<base::Attr> {
+        self.settle_shown_counts(master)?;
         let mut attr = master.attr();
         for share in self.all_shares(master)? {
             attr.size = attr.size.saturating_add(share.content.entries);

@@ -3,13 +3,14 @@
 //! seen by the other, whatever dies or is cut off in between.
 //!
 //! A mount that cannot be reached for longer than its lease may lose what it had not sent, and says
-//! so. Then the comparison ends, unless nothing was lost.
+//! so. Then the comparison ends, unless nothing was lost. Walls and other weather may follow each
+//! other so closely that its session ends, too: then what was under way and what it had open fails.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use base::{Cred, EntryName, FileKind, FsError, HashKey, SetAttr};
-use client::{Delegating, FileSystem, New, model::Model};
+use client::{Delegating, Error, FileSystem, New, model::Model};
 use wire::{DirRef, NodeRef, SeekTo};
 
 use super::model::{draw, lives_on};
@@ -96,8 +97,10 @@ pub(super) async fn set_up(
             removed(&world, &mounts, &format!("{label}-removed")).await?;
         }
         let lost = || mounts.iter().map(Delegating::lost).sum::<usize>();
-        let losses = || one.client.stats().losses + other.client.stats().losses;
-        let (lost_before, losses_before) = (lost(), losses());
+        let stats = || [one.client.stats(), other.client.stats()];
+        let losses = || stats().map(|stats| stats.losses).iter().sum::<u64>();
+        let sessions = || stats().map(|stats| stats.sessions_lost).iter().sum::<u64>();
+        let (lost_before, losses_before, sessions_before) = (lost(), losses(), sessions());
         let mut tallies = Tallies::new();
         let compared = compare(&clock, rules, (&real, &models), &steps, &mut tallies, settle).await;
         for (granted, recalled) in mounts.iter().map(Delegating::grants_and_recalls) {
@@ -116,6 +119,10 @@ pub(super) async fn set_up(
             Ok(()) => {}
             Err(difference) if is_told(&difference) && losses() > losses_before => {
                 world.trace().say(format_args!("{label}: a server has lost changes"));
+                world.count(|counts| counts.models_ended += 1);
+            }
+            Err(difference) if is_told(&difference) && sessions() > sessions_before => {
+                world.trace().say(format_args!("{label}: a session was lost"));
                 world.count(|counts| counts.models_ended += 1);
             }
             Err(difference) if lost() > lost_before => {
@@ -144,10 +151,16 @@ pub(super) async fn set_up(
     })
 }
 
-/// Whether an operation says that something is lost which was answered before. A file without a name
-/// goes with the session that has it open.
+/// Whether an operation says that something is lost which was answered before, or that the session
+/// is, with what was open or under way in it.
 fn is_told(difference: &Difference) -> bool {
-    matches!(*difference.left, Answer::Failed(FsError::Io | FsError::Stale) | Answer::Broken(_))
+    match &*difference.left {
+        Answer::Failed(FsError::Io) => true,
+        // A file without a name goes with the session that has it open; others stay.
+        Answer::Failed(FsError::Stale) => difference.names == Some(0),
+        Answer::Broken(why) => *why == Error::SessionLost.to_string(),
+        _ => false,
+    }
 }
 
 fn wall_off(world: &World, machine: &Machine, time: Duration) {
@@ -273,4 +286,25 @@ fn take_turns(random: &SimRandom, steps: &mut [Step]) {
 
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(left: Answer, names: Option<u32>) -> bool {
+        let (left, right) = (Box::new(left), Box::new(Answer::Done));
+        is_told(&Difference { index: Some(1), step: "a step".into(), left, right, names })
+    }
+
+    #[test]
+    fn a_lost_session_takes_what_was_open_and_under_way_and_no_file_with_a_name() {
+        assert!(told(Answer::Failed(FsError::Io), Some(1)));
+        assert!(told(Answer::Broken("session lost".into()), None));
+        assert!(!told(Answer::Broken("no hole: 1..2".into()), None));
+        assert!(told(Answer::Failed(FsError::Stale), Some(0)));
+        assert!(!told(Answer::Failed(FsError::Stale), Some(1)));
+        assert!(!told(Answer::Failed(FsError::Stale), None));
+        assert!(!told(Answer::Failed(FsError::NotFound), Some(0)));
+    }
 }

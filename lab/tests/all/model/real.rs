@@ -165,7 +165,7 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(
     }
     let answer = |value| Box::new(Answer::Broken(format!("{value:?}")));
     let (left, right) = (answer(left), answer(right));
-    Err(Difference { index: None, step: what.to_owned(), left, right })
+    Err(Difference { index: None, step: what.to_owned(), left, right, names: None })
 }
 
 /// Draws sequences for each case, and says how often each operation was done and refused.

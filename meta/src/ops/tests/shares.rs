@@ -6,8 +6,8 @@ use base::{
 };
 use store::Engine as _;
 use wire::{
-    Answer, Decide, DirRef, Expected, Getattr, NodeRef, PeerWrite, Prepare, Reply, Request, Retry,
-    ShareStat, Stands, Token, TxnId, Vote,
+    Answer, ContentPatch, Decide, DirRef, Expected, Getattr, NodeRef, PeerWrite, Prepare, Reply,
+    Request, Retry, Setattr, ShareStat, Stands, Token, TxnId, Vote,
 };
 
 use super::{
@@ -548,6 +548,45 @@ fn who_makes_a_name_in_a_directory_that_is_being_removed_waits_for_the_outcome()
                 assert!(share(world, &dir, 3).is_none());
             } else {
                 assert_eq!(answer, Answer::Failed(FsError::NotFound));
+            }
+        }
+    });
+}
+
+/// The request by which another server has this one prepare that a name comes to a partition.
+fn arrival(world: &World, dir: &DirRef, partition: u16) -> Prepare {
+    let at = key::content(shard(world, dir, partition), dir.id, partition, Part::Main);
+    let (stable, now) = (None, Some(world.server.shared.clock.now()));
+    let (entries, subdirs, exact) = (1, 0, false);
+    let patch = ContentPatch { stable, entries, subdirs, mtime: now, ctime: now, exact };
+    let write = PeerWrite::Patch((bytes::Bytes::copy_from_slice(&at), patch));
+    Prepare { expects: Vec::new(), writes: vec![write], ..removal(world, dir, partition) }
+}
+
+#[test]
+fn attributes_of_a_directory_are_set_and_told_after_a_rename_that_is_prepared() {
+    in_damaged_world(async |world| {
+        let mut client = world.client().await;
+        let root = client.root;
+        let whole = client.mkdir(&root, "whole").await.unwrap();
+        let several = divided(world, &mut client, "several", split(2)).await;
+        let past = Time { sec: 5, nsec: 0 };
+        let atime = SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() };
+        let mtime = SetAttr { mtime: Some(SetTime::At(past)), ..SetAttr::default() };
+        for (dir, partition) in [(&whole, 0), (&several, 0), (&several, 1)] {
+            for (set, size) in [(SetAttr::default(), 1), (atime, 2), (mtime, 3)] {
+                world.tick();
+                assert_eq!(vote(world, &arrival(world, dir, partition)), Vote::Prepared);
+                world.tick();
+                client.seq = client.seq.next();
+                let request = Request::Setattr(Setattr { node: NodeRef::Dir(*dir), set });
+                client.send(client.seq, client.seq, &request).await;
+                world.settle().await;
+                let decide = Decide { txn: TXN, commit: true };
+                world.core.step_of(TXN, move |txn| participant::decide(txn, &decide)).await;
+                let Answer::Done(Reply::Attr(attr)) = client.receive().await else { panic!() };
+                let before = if *dir == whole || partition == 0 { 0 } else { 3 };
+                assert_eq!((attr.size, attr.mtime == past), (before + size, set == mtime));
             }
         }
     });
