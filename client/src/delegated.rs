@@ -35,7 +35,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -70,6 +70,8 @@ struct Shared {
     on: bool,
     /// Whether directories that exist are asked for at the first change, and new ones never.
     eager: bool,
+    /// From which number on the next directory that is held counts its changes.
+    epoch: AtomicU64,
     /// Whether delegations are not asked for any more.
     stopped: AtomicBool,
     table: Mutex<Table>,
@@ -174,6 +176,7 @@ impl Delegating {
         let shared = Shared {
             on,
             eager,
+            epoch: AtomicU64::new(1 << 32),
             stopped: AtomicBool::new(false),
             table: Mutex::default(),
             changed: Notify::new(),
@@ -272,7 +275,7 @@ impl Delegating {
             table = self.shared.table.lock();
         }
         let held = HeldDir::new(dir, attr, parent, grant, run);
-        self.hold(table, held, asked, grant);
+        let _held = self.hold(table, held, asked, grant);
     }
 
     /// Holds a directory from now on.
@@ -282,9 +285,13 @@ impl Delegating {
         held: HeldDir,
         (run, lease): (Run, Lease),
         grant: &Grant,
-    ) {
+    ) -> Arc<HeldDir> {
+        let held = Arc::new(held);
+        // Answers that were asked for before are old, also of when the directory was held before.
+        let epoch = self.shared.epoch.fetch_add(1 << 32, Ordering::Relaxed);
+        held.state.lock().changes += epoch;
         table.by_ino.insert(held.dir.ino, held.dir.id);
-        table.dirs.insert(held.dir.id, Arc::new(held));
+        table.dirs.insert(held.dir.id, Arc::clone(&held));
         let known = table.leases.entry(run.server).or_insert(lease);
         known.extend(lease);
         known.hears(grant.now, self.now());
@@ -294,6 +301,7 @@ impl Delegating {
         if !polls {
             self.listen(run.server);
         }
+        held
     }
 
     /// Something is about to be changed in a directory that is not held.

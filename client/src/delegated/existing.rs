@@ -15,11 +15,11 @@ use std::{
     time::Duration,
 };
 
-use base::{DirId, EntryName, HashMap, Ino};
+use base::{DirId, EntryName, HashMap, HashSet, Ino};
 use tokio::time::Instant;
 use wire::{
-    Delegate, DelegatedEntry, DelegatedFile, DelegatedName, DelegatedPage, DirRef, Grant, Held,
-    NodeRef, RenameMode, Renamed, Reply, Request, Stand,
+    Delegate, DelegatedEntry, DelegatedFile, DelegatedName, DelegatedPage, DirRef, FileRef, Grant,
+    Held, NodeRef, RenameMode, Renamed, Reply, Request, Stand,
 };
 
 use super::{
@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     bugs::{self, Bug},
+    done::Done,
     runs::Run,
 };
 
@@ -44,8 +45,11 @@ const NAMES_A_CHANGE: u32 = 64;
 /// most.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
-/// Time for which a directory is not asked for after an operation there whose answer nobody has
-/// waited for: it may still be on its way.
+/// Time for which a directory is not asked for that was granted, and given back at once as one of
+/// its files was at work.
+const SPOILT: Duration = Duration::from_millis(20);
+/// Time for which nothing is asked for after an operation whose answer nobody has waited for: it may
+/// still be on its way.
 const UNANSWERED: Duration = Duration::from_mins(1);
 /// Time for which nothing is asked for after the server has refused a directory, at first, and at
 /// most.
@@ -64,6 +68,8 @@ pub(super) struct Visits {
     files: HashMap<Ino, u32>,
     /// Nothing is asked for before this, and for how long that was last.
     refused: Option<(Instant, Duration)>,
+    /// Nothing is asked for before this either: an operation was given up.
+    unanswered: Option<Instant>,
 }
 
 /// A directory in which this client works.
@@ -85,7 +91,7 @@ struct Filling {
     /// Whether its names, or the delegation, may not be what they were.
     is_spoilt: bool,
     /// Files that were changed meanwhile.
-    changed: Vec<Ino>,
+    changed: HashSet<Ino>,
 }
 
 impl Visits {
@@ -136,7 +142,7 @@ impl Visits {
     /// An operation has changed a file.
     fn end_file(&mut self, ino: Ino) {
         for filling in self.filling.values_mut() {
-            filling.changed.push(ino);
+            filling.changed.insert(ino);
         }
         if let Some(count) = self.files.remove(&ino).filter(|count| *count > 1) {
             self.files.insert(ino, count - 1);
@@ -151,8 +157,16 @@ impl Visits {
         !filling.is_spoilt && (are_quiet || !files.iter().any(|(ino, _)| is_changed(ino)))
     }
 
-    fn is_refused(&self, now: Instant) -> bool {
+    fn are_quiet(&self, now: Instant) -> bool {
         self.refused.is_some_and(|(until, _)| now < until)
+            || self.unanswered.is_some_and(|until| now < until)
+    }
+
+    /// A directory was granted, and given back at once for a reason of this client's own.
+    fn spoilt(&mut self, dir: DirId, now: Instant) {
+        let visit = self.at(dir, now);
+        let (until, last) = visit.pause.unwrap_or((now, PAUSE_FIRST));
+        visit.pause = Some((until.max(now + SPOILT), last));
     }
 }
 
@@ -251,17 +265,27 @@ impl Delegating {
         (held, presence)
     }
 
+    /// Begins to open a file.
+    pub(super) async fn enter_file(&self, file: &FileRef) -> Presence<'_> {
+        let (_, presence) = self.enter(&file.dir, false).await;
+        self.works_at(presence, file.ino)
+    }
+
+    fn works_at<'a>(&'a self, mut presence: Presence<'a>, ino: Ino) -> Presence<'a> {
+        if presence.at.is_some() {
+            self.shared.table.lock().visits.begin_file(ino);
+            presence.file = Some(ino);
+        }
+        presence
+    }
+
     /// Begins an operation that changes a node, or what a directory says of it.
     pub(super) async fn enter_node(&self, node: &NodeRef) -> Presence<'_> {
         match node {
             NodeRef::Dir(dir) => self.enter(dir, false).await.1,
             NodeRef::File(file) => {
-                let (_, mut presence) = self.enter(&file.dir, true).await;
-                if presence.at.is_some() {
-                    self.shared.table.lock().visits.begin_file(file.ino);
-                    presence.file = Some(file.ino);
-                }
-                presence
+                let (_, presence) = self.enter(&file.dir, true).await;
+                self.works_at(presence, file.ino)
             }
         }
     }
@@ -288,15 +312,12 @@ impl Delegating {
         let now = Instant::now();
         let begins = {
             let mut table = self.shared.table.lock();
-            let may_ask = self.may_ask(&table, dir, now);
+            let may_ask = counts && self.may_ask(&table, dir, now);
             let visits = &mut table.visits;
             let visit = visits.at(dir.id, now);
             visit.present -= 1;
             if counts {
                 visit.counts(now);
-            }
-            if !is_answered {
-                visit.pause = Some((now + UNANSWERED, PAUSE_FIRST));
             }
             let is_alone = visit.present == 0 || bugs::has(Bug::PresenceIgnored);
             let enough = if self.shared.eager { 1 } else { visit.enough };
@@ -305,15 +326,22 @@ impl Delegating {
             if !counts && visit.present == 0 && visit.changes == 0 && visit.pause.is_none() {
                 visits.dirs.remove(&dir.id);
             }
-            let begins = is_alone && is_due && may_ask;
+            if !is_answered {
+                visits.unanswered = Some(now + UNANSWERED);
+            }
+            let begins = is_alone && is_due && may_ask && is_answered;
             if begins {
                 visits.filling.insert(
                     dir.id,
-                    Filling { ino: dir.ino, is_spoilt: false, changed: Vec::new() },
+                    Filling { ino: dir.ino, is_spoilt: false, changed: HashSet::default() },
                 );
             }
             begins.then(|| changes.saturating_mul(NAMES_A_CHANGE))
         };
+        if !is_answered && let Some(held) = self.held_by_ino(dir.ino) {
+            // What the operation has done, nobody has noted.
+            self.give_back_soon(&held);
+        }
         if let Some(names_max) = begins {
             let (this, dir) = (self.clone(), *dir);
             self.core.spawn(async move { this.fill(&dir, names_max).await });
@@ -326,7 +354,7 @@ impl Delegating {
         let is_returned = table.returns_sent.contains_key(&dir.id)
             || table.returns.values().any(|returns| returns.contains(&dir.id));
         !is_returned
-            && !table.visits.is_refused(now)
+            && !table.visits.are_quiet(now)
             && !table.visits.filling.contains_key(&dir.id)
             && !table.dirs.contains_key(&dir.id)
             && !table.is_full()
@@ -335,7 +363,7 @@ impl Delegating {
 
     /// Asks for a directory, and for its names.
     async fn fill(&self, dir: &DirRef, names_max: u32) {
-        let filled = self.ask_for(dir, names_max).await;
+        let (filled, server) = self.ask_for(dir, names_max).await;
         let now = Instant::now();
         {
             let mut table = self.shared.table.lock();
@@ -344,67 +372,66 @@ impl Delegating {
             match filled {
                 Filled::Taken => visit.changes = 0,
                 Filled::TooLarge => visit.enough = visit.enough.max(visit.changes) * 2,
-                Filled::Spoilt if !self.shared.eager => table.visits.recalled(dir.id, now),
+                Filled::Away if !self.shared.eager => table.visits.recalled(dir.id, now),
+                Filled::Spoilt if !self.shared.eager => table.visits.spoilt(dir.id, now),
                 Filled::Refused if !self.shared.eager => {
                     let pause = table.visits.refused.map(|(_, pause)| pause * 2);
                     let pause = pause.unwrap_or(REFUSED_FIRST).min(REFUSED_MAX);
                     table.visits.refused = Some((now + pause, pause));
                 }
-                Filled::Spoilt | Filled::Refused => {}
+                Filled::Spoilt | Filled::Away | Filled::Refused => {}
             }
             if filled != Filled::Refused {
                 table.visits.refused = None;
+            }
+            let server = server.filter(|_| matches!(filled, Filled::Spoilt | Filled::Away));
+            if let Some(server) = server.filter(|_| !table.dirs.contains_key(&dir.id)) {
+                drop(table);
+                self.give_back_later(server, dir.id);
             }
         }
         self.shared.changed.notify_waiters();
     }
 
-    async fn ask_for(&self, dir: &DirRef, names_max: u32) -> Filled {
+    /// How that ends, and which server was asked last.
+    async fn ask_for(&self, dir: &DirRef, names_max: u32) -> (Filled, Option<u16>) {
         let lease = Lease::begins(self.now());
-        let begun = match self.ask_page(dir, 0, names_max).await {
-            Some((page, Some(grant), run)) => (page, grant, run),
-            Some((_, None, _)) => return Filled::TooLarge,
-            None => return Filled::Refused,
+        let (mut first, grant, run) = match self.ask_page(dir, 0, names_max).await {
+            Page::Granted(page, grant, run) => (page, grant, run),
+            Page::More(_, run) => return (Filled::TooLarge, Some(run.server)),
+            Page::Refused(run) => return (Filled::Refused, Some(run.server)),
+            Page::Failed => return (Filled::Away, None),
         };
-        let (mut first, grant, run) = begun;
+        let server = Some(run.server);
         let mut reach = first.reach;
         while let Some(after) = reach {
             match self.ask_page(dir, after, names_max).await {
-                Some((page, _, by)) if by == run => {
+                Page::More(page, by) if by == run => {
                     first.names.extend(page.names);
                     reach = page.reach;
                 }
-                Some(_) | None => {
-                    self.give_back_later(run.server, dir.id);
-                    return Filled::Spoilt;
-                }
+                _ => return (Filled::Away, server),
             }
         }
         let lease = lease.of(Duration::from_millis(grant.lease_ms.into()));
-        if self.take_existing(*dir, first, &grant, (run, lease)) {
-            return Filled::Taken;
-        }
-        self.give_back_later(run.server, dir.id);
-        Filled::Spoilt
+        let is_taken = self.take_existing(*dir, first, &grant, (run, lease));
+        (if is_taken { Filled::Taken } else { Filled::Spoilt }, server)
     }
 
-    /// A page of names, with the delegation, if the server has granted it.
-    async fn ask_page(
-        &self,
-        dir: &DirRef,
-        after: u64,
-        names_max: u32,
-    ) -> Option<(DelegatedPage, Option<Grant>, Run)> {
+    /// Asks for a page of names, and, with the first one, for the delegation.
+    async fn ask_page(&self, dir: &DirRef, after: u64, names_max: u32) -> Page {
         let stands = Held { dir: Some(dir.id), at: None, ino: None, wants: false };
         let stand = Stand::on(if after == 0 { Held::WISH } else { stands });
         let request = Request::Delegate(Delegate { dir: *dir, after, names_max });
-        let done = self.core.call(&self.cred, dir.home, request, stand).await;
-        match done.map(|done| (done.reply, done.grant, done.run)) {
-            Ok((Reply::Delegated(page), grant, run)) => Some((page, grant, run)),
-            Ok((_, _, _)) => None,
+        match self.core.call(&self.cred, dir.home, request, stand).await {
+            Ok(Done { reply: Reply::Delegated(page), grant: Some(grant), run, .. }) => {
+                Page::Granted(page, grant, run)
+            }
+            Ok(Done { reply: Reply::Delegated(page), run, .. }) => Page::More(page, run),
+            Ok(Done { run, .. }) => Page::Refused(run),
             Err(error) => {
                 tracing::debug!(dir = dir.ino.0, ?error, "a directory was not delegated");
-                None
+                Page::Failed
             }
         }
     }
@@ -418,22 +445,13 @@ impl Delegating {
         (run, lease): (Run, Lease),
     ) -> bool {
         let held = HeldDir::new(dir, page.attr, page.parent_ino, grant, run);
-        let mut open = Vec::new();
         {
             let mut state = held.state.lock();
             (state.is_moved, state.is_plain) = (page.is_moved, page.is_plain);
             for DelegatedName { name, entry } in page.names {
                 let item = match entry {
                     DelegatedEntry::File(DelegatedFile { attr, target, is_plain }) => {
-                        let mut local = Local { is_plain, ..Local::of_server(attr, target) };
-                        if let Some(file) = self.core.files.state_of(attr.ino) {
-                            // It is closed, and perhaps what was written is on its way.
-                            if file.lock().opens == 0 {
-                                return false;
-                            }
-                            local.is_known = false;
-                            open.push(attr.ino);
-                        }
+                        let local = Local { is_plain, ..Local::of_server(attr, target) };
                         Item::File(Box::new(local))
                     }
                     DelegatedEntry::Dir(dir) => Item::Dir(dir),
@@ -441,32 +459,57 @@ impl Delegating {
                 };
                 state.put(self.pos(&name), name, item);
             }
-            // An answer that was asked for before the directory was held is old.
-            state.changes += 1;
         }
-        {
+        let places = held.state.lock().places();
+        let mut at_work = Vec::new();
+        let held = {
             let mut table = self.shared.table.lock();
-            let names = held.state.lock().places();
-            if !table.visits.is_as_told(dir.id, &names)
+            if !table.visits.is_as_told(dir.id, &places)
                 || table.returns_sent.contains_key(&dir.id)
                 || table.dirs.contains_key(&dir.id)
-                || table.files.len() + names.len() > FILES_MAX
+                || table.files.len() + places.len() > FILES_MAX
                 || table.is_full()
                 || self.shared.stopped.load(Ordering::Acquire)
             {
                 return false;
             }
-            for (ino, name) in names {
+            for (ino, name) in &places {
+                let Some(file) = self.core.files.state_of(*ino) else { continue };
+                let file = file.lock();
+                if file.is_unmade || (file.opens == 0 && file.is_dirty()) {
+                    // It is closed, and what was written is on its way.
+                    return false;
+                }
+                if let Some(local) = held.state.lock().file(self.pos(name), name, *ino) {
+                    local.is_known = false;
+                }
+                at_work.push((*ino, name.clone()));
+            }
+            if let Some(returns) = table.returns.get_mut(&run.server) {
+                returns.retain(|id| *id != dir.id);
+            }
+            for (ino, name) in places {
                 table.files.insert(ino, (dir.id, name));
             }
-            self.hold(table, held, (run, lease), grant);
-        }
+            self.hold(table, held, (run, lease), grant)
+        };
         self.shared.counters.existing.fetch_add(1, Ordering::Relaxed);
-        for ino in open {
-            self.core.files.is_held(ino, Some(dir.id));
+        for (ino, name) in at_work {
+            self.is_held(&held, &name, ino);
         }
         true
     }
+}
+
+/// The answer to a request for names.
+enum Page {
+    /// The first names, with the delegation.
+    Granted(DelegatedPage, Grant, Run),
+    /// More names; or, if the first were asked for, none, as there are too many.
+    More(DelegatedPage, Run),
+    /// The server does not grant the directory, and perhaps no other.
+    Refused(Run),
+    Failed,
 }
 
 /// How asking for a directory has ended.
@@ -475,7 +518,10 @@ enum Filled {
     Taken,
     /// More names than it is worth now.
     TooLarge,
-    /// Something has come in between.
+    /// Something of this client has come in between.
     Spoilt,
+    /// Others are at work there, or it is not there any more.
+    Away,
+    /// The server grants none now, or not this one.
     Refused,
 }

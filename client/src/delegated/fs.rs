@@ -476,7 +476,7 @@ impl FileSystem for Delegating {
     }
 
     async fn open(&self, cred: &Cred, file: &FileRef, access: Option<Access>) -> Result<Handle> {
-        let (_, mut presence) = self.enter(&file.dir, false).await;
+        let mut presence = self.enter_file(file).await;
         let Some((held, name)) = self.held_file(file.ino).await else {
             self.settle_removal(file.ino).await;
             return presence.ask(self.server().open(cred, file, access)).await;

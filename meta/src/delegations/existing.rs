@@ -21,39 +21,47 @@ use crate::{
 
 /// Most names of one page.
 const PAGE_NAMES_MAX: usize = 2048;
+/// One name in so many may be that of a file with several.
+const LINKS_SHARE: usize = 4;
 /// Most bytes of records of one page.
 const PAGE_BYTES_MAX: usize = 512 << 10;
 
-/// A page of names; nothing when the session does not get the directory.
+/// A page of names; nothing when the session does not get the directory, nor perhaps others.
 pub(crate) fn run(txn: &mut Txn<'_>, req: &Delegate) -> Result<Reply> {
     let session = txn.caller.session.ok_or(FsError::Invalid)?.id;
     let holder = txn.shared.delegations.holder(req.dir.id);
     let begins = req.after == 0;
     match holder {
-        Some(holder) if holder == session => {}
-        _ if !begins => return Err(Fault::Retry(Retry::NotHeld)),
-        Some(_) => return Ok(Reply::Nothing),
-        None => {}
-    }
-    if !begins {
-        let dir = txn.share_asked(&req.dir)?;
-        let page = page(txn, &dir, req.after)?.ok_or(FsError::Io)?;
-        return Ok(Reply::Delegated(page));
+        Some(holder) if holder == session => {
+            let dir = txn.share_asked(&req.dir)?;
+            let page = page(txn, &dir, req.after)?.ok_or(FsError::Io)?;
+            if begins {
+                // The client has not heard of the grant, and asks again.
+                grant::give(txn, &dir, session)?;
+            }
+            return Ok(Reply::Delegated(page));
+        }
+        None if begins => {}
+        Some(_) | None => return Err(Fault::Retry(Retry::NotHeld)),
     }
     if !grant::is_wanted(txn, session) || !may_change_holder(txn, req.dir.id) {
         return Ok(Reply::Nothing);
     }
-    // Another core may have changed something in the directory that it has not written yet, or have
-    // looked at it for a change that it is about to write.
-    txn.alone()?;
     let dir = txn.share_asked(&req.dir)?;
-    if !is_settled(txn, &dir) || !grant::is_simple(txn, &dir)? {
+    if !grant::is_simple(txn, &dir)? {
         return Ok(Reply::Nothing);
+    }
+    if !is_settled(txn, &dir) {
+        return Err(Fault::Retry(Retry::NotHeld));
     }
     if dir.content.entries > HELD_NAMES_MAX.min(req.names_max.into()) {
         return Ok(Reply::Delegated(head(&dir)));
     }
-    let Some(page) = page(txn, &dir, 0)? else { return Ok(Reply::Nothing) };
+    // Another core may have changed something in the directory that it has not written yet, or have
+    // looked at it for a change that it is about to write. Then all this is looked at again.
+    txn.alone()?;
+    let page = page(txn, &dir, 0)?.filter(|page| !has_many_links(page));
+    let page = page.ok_or(Fault::Retry(Retry::NotHeld))?;
     grant::give(txn, &dir, session)?;
     Ok(Reply::Delegated(page))
 }
@@ -78,6 +86,12 @@ fn is_settled(txn: &Txn<'_>, dir: &Dir) -> bool {
 /// Whether the directory is where it was made, so that no other directory has a note of it.
 fn is_moved(content: &Content) -> bool {
     content.birth_parent != content.parent || content.birth_name != content.name
+}
+
+/// Whether many names are those of files of which the holder would have to ask each time.
+fn has_many_links(page: &DelegatedPage) -> bool {
+    let links = page.names.iter().filter(|name| matches!(name.entry, DelegatedEntry::Link(_)));
+    links.count() * LINKS_SHARE > page.names.len()
 }
 
 /// The names after a position; `None` if any of them cannot be read.
