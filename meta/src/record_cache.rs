@@ -152,7 +152,10 @@ struct Stripe<S> {
     written: u64,
 }
 
-struct ExcludedRecords<S: Shelf>(Vec<(u64, Option<(Key, S::Value)>)>);
+/// By the hash of their key, what is to come in: `None` for a record that is deleted.
+struct ExcludedRecords<S: Shelf>(Vec<(u64, Option<Incoming<S>>)>);
+
+type Incoming<S> = (Key, <S as Shelf>::Value);
 
 impl<S: Shelf> Records<S> {
     fn new(bytes_max: usize) -> Records<S> {
@@ -424,7 +427,8 @@ mod tests {
     #[test]
     fn random_changes_leave_what_was_written_last() {
         // A generation has some tens of records, so all of this happens often.
-        let cache: Records<Packed> = Records::new(STRIPES_MIN * 16 << 10);
+        let bytes_max = STRIPES_MIN * (16 << 10);
+        let cache: Records<Packed> = Records::new(bytes_max);
         let mut stored = std::collections::BTreeMap::new();
         let mut state = 7_u64;
         for _ in 0..200_000 {
@@ -450,6 +454,6 @@ mod tests {
                 }
             }
         }
-        assert!(cache.bytes() <= STRIPES_MIN * 16 << 10);
+        assert!(cache.bytes() <= bytes_max);
     }
 }
