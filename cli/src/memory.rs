@@ -25,7 +25,7 @@ const AUTO_SHARE: u64 = 4;
 /// lower bound.
 const AUTO_MIN: u64 = 256 * MIB;
 const AUTO_MAX: u64 = 8 << 30;
-/// What a process has besides caches and memtables, and the part of its budget that comes on top:
+/// Memory of a process besides caches and memtables, and the part of its budget that comes on top:
 /// room for requests, sessions and compaction, and what allocators lose.
 const REST: u64 = 40 * MIB;
 const REST_SHARE: u64 = 16;

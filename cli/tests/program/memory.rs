@@ -24,7 +24,7 @@ fn metric(metrics: &str, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
 }
 
-/// What the server says of its memory: in all places the same limits, which add up, and no part
+/// Checks the server's word on its memory: in all places the same limits, which add up, and no part
 /// has more than its limit.
 fn check(data: &Data, server: &Running, budget: u64) {
     let status = status(data, server);

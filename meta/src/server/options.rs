@@ -159,7 +159,7 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// What the parts leave for everything else.
+    /// Memory that the parts leave for everything else.
     #[must_use]
     pub fn rest(&self) -> u64 {
         self.process.saturating_sub(self.record_cache + self.block_cache + self.memtables)
