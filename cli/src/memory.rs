@@ -63,9 +63,15 @@ pub(crate) fn option(text: &str) -> Result<MemoryOption, String> {
 impl MemoryOption {
     /// The budget of the only server of this machine, in bytes.
     pub(crate) fn bytes(self) -> u64 {
+        let machine = machine_bytes(Path::new("/"));
         match self {
-            MemoryOption::Auto => auto(machine_bytes(Path::new("/")), 1),
-            MemoryOption::Bytes(bytes) => bytes,
+            MemoryOption::Auto => auto(machine, 1),
+            MemoryOption::Bytes(bytes) => {
+                if machine.is_some_and(|machine| machine < bytes) {
+                    tracing::warn!(bytes, machine, "--memory is more than the machine has");
+                }
+                bytes
+            }
         }
     }
 

@@ -40,6 +40,7 @@ const RECORD_BYTES_MAX: usize = 8 << 10;
 /// the cache is.
 const STRIPE_BYTES: usize = 2 << 20;
 const STRIPES_MIN: usize = 16;
+const STRIPES_MAX: usize = 1 << 16;
 
 /// The record cache of a server.
 pub(crate) struct RecordCache {
@@ -159,7 +160,8 @@ type Incoming<S> = (Key, <S as Shelf>::Value);
 
 impl<S: Shelf> Records<S> {
     fn new(bytes_max: usize) -> Records<S> {
-        let stripes = (bytes_max / STRIPE_BYTES).next_power_of_two().max(STRIPES_MIN);
+        let stripes = (bytes_max / STRIPE_BYTES).clamp(STRIPES_MIN, STRIPES_MAX);
+        let stripes = stripes.next_power_of_two();
         let stripe = || {
             let shelf = || S::new(bytes_max / stripes / 2);
             Mutex::new(Stripe { young: shelf(), old: shelf(), writing: 0, written: 0 })

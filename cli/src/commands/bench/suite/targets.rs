@@ -7,7 +7,7 @@ use super::{MOUNT_OFF, NATIVE_1, NATIVE_16, NATIVE_128, Others, Scale, UP_OFF, s
 
 const MB: f64 = 1e6;
 /// Memory of the server, which may exceed its budget by a twentieth, in MB.
-const MEMORY_MB_MAX: f64 = 1.05 * 1073.741_824;
+const MEMORY_MB_MAX: f64 = 1.05 * 1_073.741_824;
 
 /// All targets that were measured.
 pub(super) fn all(scale: &Scale, lines: &[Line], others: &Others) -> Vec<TargetRow> {
