@@ -18,6 +18,7 @@ mod data;
 mod failure;
 mod http;
 mod logging;
+mod memory;
 mod mount_log;
 mod mounting;
 mod mounts;

@@ -22,7 +22,9 @@ use anyhow::{Context as _, anyhow};
 use bench::Delayed;
 use client::{SystemClock, Tcp};
 use futures::FutureExt as _;
-use meta::{ClusterOptions, Durability, Limits, Offload, Server, ServerOptions, Word};
+use meta::{
+    ClusterOptions, Durability, Limits, MemoryBudget, Offload, Server, ServerOptions, Word,
+};
 use rustix::net::sockopt;
 use store::{Blocks, RocksConfig};
 use tokio::{
@@ -40,6 +42,7 @@ use crate::{
     data::{self, DataDir, Kept},
     failure::usage,
     http::{self, Phase},
+    memory,
     near::Near,
     panics,
     system::{self, SystemRandom},
@@ -87,8 +90,8 @@ pub(crate) struct Options {
     pub(crate) sessions_a_token_max: usize,
     /// Partitions split by a locked scan, for measurements.
     pub(crate) split_by_locked_scan: bool,
-    /// About how many bytes a memtable of the store takes; `None`: as usual.
-    pub(crate) memtable: Option<usize>,
+    /// Memory of the process.
+    pub(crate) memory: MemoryBudget,
     pub(crate) role: Role,
     /// Time for which a server of several serves, without a lease, operations that stand on no
     /// cached path.
@@ -404,9 +407,11 @@ fn open(
     (address, certificates): (SocketAddr, &Certificates),
 ) -> anyhow::Result<Server> {
     let folder = data.blocks_folder();
-    let usual = RocksConfig::default();
-    let memtable_bytes = options.memtable.unwrap_or(usual.memtable_bytes);
-    let store = RocksConfig { memtable_bytes, ..usual };
+    let store = RocksConfig {
+        block_cache_bytes: usize::try_from(options.memory.block_cache)?,
+        memtable_bytes: usize::try_from(memory::memtable(&options.memory))?,
+        ..RocksConfig::default()
+    };
     // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
     let engine = Arc::new(data.engine(&blocks, &store)?);
     let options = ServerOptions {
@@ -507,6 +512,7 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
         sessions_max,
         sessions_a_token_max,
         split_by_locked_scan: options.split_by_locked_scan,
+        memory: options.memory,
         ..Limits::default()
     }
 }

@@ -178,7 +178,7 @@ impl Server {
             initiated: Default::default(),
             early_mkdirs: Arc::new(early_mkdirs),
             handoffs: Arc::default(),
-            record_cache: Arc::new(RecordCache::new()),
+            record_cache: Arc::new(RecordCache::new(options.limits.memory.record_cache)),
             layouts: Default::default(),
             remote_hints: Default::default(),
             inos,

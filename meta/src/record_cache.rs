@@ -10,40 +10,49 @@
 //! before the write, and nothing comes in until the write is done: a slow reader, between the
 //! engine and this cache, could bring a value of before the write.
 
+mod packed;
+mod shelf;
+
 use std::{hash::Hasher as _, mem, sync::Arc};
 
-use base::{HashMap, hash::FixedHasher};
+use base::hash::FixedHasher;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
+use self::{
+    packed::Packed,
+    shelf::{Shelf, Values},
+};
 use crate::{
     changes::{Changes, Facts},
     follow::{Follower, Write},
     record::{Content, Key, key},
 };
 
-/// The most memory for names, in bytes.
-const NAMES_BYTES_MAX: usize = 16 << 20;
-/// The most memory for directories, in bytes.
-const DIRS_BYTES_MAX: usize = 8 << 20;
-/// Bytes that a record takes besides its key and value: its place in a map, and an allocation.
-const RECORD_BYTES: usize = 60;
+/// The part of the cache that is for directories, but for small caches: those have a third, up to
+/// so many bytes.
+const DIRS_SHARE: usize = 8;
+const DIRS_BYTES_SMALL: usize = 8 << 20;
 /// Largest record that is kept, in bytes. Larger ones, such as names with much inline contents,
 /// would push out too many others.
 const RECORD_BYTES_MAX: usize = 8 << 10;
-const STRIPES: usize = 16;
+/// About how many bytes a stripe has, so that a generation is dropped in a moment however large
+/// the cache is.
+const STRIPE_BYTES: usize = 2 << 20;
+const STRIPES_MIN: usize = 16;
+const STRIPES_MAX: usize = 1 << 16;
 
 /// The record cache of a server.
 pub(crate) struct RecordCache {
-    names: Records<Name>,
-    dirs: Records<Dir>,
+    names: Records<Packed>,
+    dirs: Records<Values>,
 }
 
 /// Records that a batch changes, kept out of the cache from before its write until after it.
 #[must_use = "nothing comes in until it is released"]
 struct Excluded {
-    names: ExcludedRecords<Name>,
-    dirs: ExcludedRecords<Dir>,
+    names: ExcludedRecords<Packed>,
+    dirs: ExcludedRecords<Values>,
 }
 
 /// Keeps the cache equal to the engine while a core writes.
@@ -71,8 +80,11 @@ impl Follower for Keeper {
 }
 
 impl RecordCache {
-    pub(crate) fn new() -> RecordCache {
-        RecordCache { names: Records::new(NAMES_BYTES_MAX), dirs: Records::new(DIRS_BYTES_MAX) }
+    /// A cache of so many bytes at most.
+    pub(crate) fn new(bytes_max: u64) -> RecordCache {
+        let bytes = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let dirs = (bytes / 3).min(DIRS_BYTES_SMALL).max(bytes / DIRS_SHARE);
+        RecordCache { names: Records::new(bytes - dirs), dirs: Records::new(dirs) }
     }
 
     /// The bytes under the key of a name: from the cache, or from the engine, which `read` asks.
@@ -81,7 +93,7 @@ impl RecordCache {
         key: &[u8],
         read: impl FnOnce() -> Result<Option<Bytes>, E>,
     ) -> Result<Option<Bytes>, E> {
-        self.names.get(key, read, |value| Name::new(key, value))
+        self.names.get(key, read)
     }
 
     /// The content record under its key: from the cache, or from the engine, which `read` asks.
@@ -90,15 +102,20 @@ impl RecordCache {
         key: &[u8],
         read: impl FnOnce() -> Result<Option<Content>, E>,
     ) -> Result<Option<Content>, E> {
-        self.dirs.get(key, read, |content| Dir::new(key, content))
+        self.dirs.get(key, read)
+    }
+
+    /// Memory that the cache has taken, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = self.names.bytes() + self.dirs.bytes();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Takes out the records that a batch is about to change.
     fn exclude(&self, changes: &Changes) -> Excluded {
         let names = changes.all().filter(|(key, _)| key::is_name(key));
-        let names = names.map(|(key, value)| (key, value.map(|value| Name::new(key, value))));
-        let dirs = changes.contents();
-        let dirs = dirs.map(|(key, content)| (key, content.map(|content| Dir::new(key, content))));
+        let names = names.map(|(key, value)| (key, value.map(Bytes::copy_from_slice)));
+        let dirs = changes.contents().map(|(key, content)| (key, content.cloned()));
         Excluded { names: self.names.exclude(names), dirs: self.dirs.exclude(dirs) }
     }
 
@@ -117,77 +134,55 @@ impl RecordCache {
     }
 }
 
-/// A record with its key.
-trait Kept {
-    type Value;
-    fn value_of(&self, key: &[u8]) -> Option<Self::Value>;
-    /// Memory of the record, in bytes.
-    fn size(&self) -> usize;
-}
-
-/// A name's key and value in one piece.
-struct Name {
-    bytes: Box<[u8]>,
-    key_len: usize,
-}
-
-/// A directory, or a partition of one.
-struct Dir {
-    key: Key,
-    content: Content,
-}
-
 /// Cached records of one kind.
-struct Records<R> {
-    stripes: Vec<Mutex<Stripe<R>>>,
-    /// Most bytes of one generation of a stripe.
-    bytes_max: usize,
+struct Records<S> {
+    /// A power of two of them.
+    stripes: Vec<Mutex<Stripe<S>>>,
 }
 
-struct Stripe<R> {
+struct Stripe<S> {
     /// Records by the hash of their key; of two with the same hash only the later one is kept.
     /// `young` has those used since the generation began, `old` those used in the generation
-    /// before. A full `young` takes the place of `old`: a whole map is dropped at once, and no
+    /// before. A full `young` takes the place of `old`: a whole shelf is cleared at once, and no
     /// record to evict is searched for.
-    young: HashMap<u64, R>,
-    old: HashMap<u64, R>,
-    young_bytes: usize,
+    young: S,
+    old: S,
     /// Number of changes under way.
     writing: u32,
     /// Number of changes that have ended.
     written: u64,
 }
 
-struct ExcludedRecords<R>(Vec<(u64, Option<R>)>);
+/// By the hash of their key, what is to come in: `None` for a record that is deleted.
+struct ExcludedRecords<S: Shelf>(Vec<(u64, Option<Incoming<S>>)>);
 
-impl<R: Kept> Records<R> {
-    fn new(bytes_max: usize) -> Records<R> {
-        let stripe = || Stripe {
-            young: HashMap::default(),
-            old: HashMap::default(),
-            young_bytes: 0,
-            writing: 0,
-            written: 0,
+type Incoming<S> = (Key, <S as Shelf>::Value);
+
+impl<S: Shelf> Records<S> {
+    fn new(bytes_max: usize) -> Records<S> {
+        let stripes = (bytes_max / STRIPE_BYTES).clamp(STRIPES_MIN, STRIPES_MAX);
+        let stripes = stripes.next_power_of_two();
+        let stripe = || {
+            let shelf = || S::new(bytes_max / stripes / 2);
+            Mutex::new(Stripe { young: shelf(), old: shelf(), writing: 0, written: 0 })
         };
-        let stripes = (0..STRIPES).map(|_| Mutex::new(stripe())).collect();
-        Records { stripes, bytes_max: bytes_max / STRIPES }
+        Records { stripes: (0..stripes).map(|_| stripe()).collect() }
     }
 
-    fn stripe(&self, hash: u64) -> MutexGuard<'_, Stripe<R>> {
-        let stripe = hash % STRIPES as u64;
-        self.stripes[usize::try_from(stripe).expect("a small number")].lock()
+    fn stripe(&self, hash: u64) -> MutexGuard<'_, Stripe<S>> {
+        let stripe = hash & (self.stripes.len() as u64 - 1);
+        self.stripes[usize::try_from(stripe).expect("less than the stripes")].lock()
     }
 
     fn get<E>(
         &self,
         key: &[u8],
-        read: impl FnOnce() -> Result<Option<R::Value>, E>,
-        keep: impl FnOnce(&R::Value) -> R,
-    ) -> Result<Option<R::Value>, E> {
+        read: impl FnOnce() -> Result<Option<S::Value>, E>,
+    ) -> Result<Option<S::Value>, E> {
         let hash = hash(key);
         let written = {
             let mut stripe = self.stripe(hash);
-            if let Some(value) = stripe.get(hash, key, self.bytes_max) {
+            if let Some(value) = stripe.get(hash, key) {
                 return Ok(Some(value));
             }
             stripe.written
@@ -196,7 +191,7 @@ impl<R: Kept> Records<R> {
         if let Some(value) = &value {
             let mut stripe = self.stripe(hash);
             if stripe.writing == 0 && stripe.written == written {
-                stripe.insert(hash, keep(value), self.bytes_max);
+                stripe.insert(hash, key, value);
             }
         }
         Ok(value)
@@ -205,27 +200,35 @@ impl<R: Kept> Records<R> {
     /// Takes out records that are about to change. Each key comes once.
     fn exclude<'a>(
         &self,
-        changes: impl Iterator<Item = (&'a Key, Option<R>)>,
-    ) -> ExcludedRecords<R> {
-        let excluded = changes.map(|(key, record)| {
+        changes: impl Iterator<Item = (&'a Key, Option<S::Value>)>,
+    ) -> ExcludedRecords<S> {
+        let excluded = changes.map(|(key, value)| {
             let hash = hash(key);
             let mut stripe = self.stripe(hash);
             stripe.remove(hash);
             stripe.writing += 1;
-            (hash, record)
+            (hash, value.map(|value| (key.clone(), value)))
         });
         ExcludedRecords(excluded.collect())
     }
 
-    fn admit(&self, excluded: ExcludedRecords<R>, written: bool) {
+    fn admit(&self, excluded: ExcludedRecords<S>, written: bool) {
         for (hash, record) in excluded.0 {
             let mut stripe = self.stripe(hash);
             stripe.writing -= 1;
             stripe.written += 1;
-            if let Some(record) = record.filter(|_| written) {
-                stripe.insert(hash, record, self.bytes_max);
+            if let Some((key, value)) = record.filter(|_| written) {
+                stripe.insert(hash, &key, &value);
             }
         }
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |stripe: &Mutex<Stripe<S>>| {
+            let stripe = stripe.lock();
+            stripe.young.bytes() + stripe.old.bytes()
+        };
+        self.stripes.iter().map(bytes).sum()
     }
 
     #[cfg(test)]
@@ -234,7 +237,6 @@ impl<R: Kept> Records<R> {
             let mut stripe = stripe.lock();
             stripe.young.clear();
             stripe.old.clear();
-            stripe.young_bytes = 0;
         }
     }
 }
@@ -245,72 +247,34 @@ fn hash(key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-impl Name {
-    fn new(key: &[u8], value: &[u8]) -> Name {
-        Name { bytes: [key, value].concat().into(), key_len: key.len() }
-    }
-}
-
-impl Kept for Name {
-    type Value = Bytes;
-
-    fn value_of(&self, key: &[u8]) -> Option<Bytes> {
-        let (found, value) = self.bytes.split_at(self.key_len);
-        (found == key).then(|| Bytes::copy_from_slice(value))
-    }
-
-    fn size(&self) -> usize {
-        self.bytes.len() + RECORD_BYTES
-    }
-}
-
-impl Dir {
-    fn new(key: &[u8], content: &Content) -> Dir {
-        Dir { key: Key::from_slice(key), content: content.clone() }
-    }
-}
-
-impl Kept for Dir {
-    type Value = Content;
-
-    fn value_of(&self, key: &[u8]) -> Option<Content> {
-        (self.key[..] == *key).then(|| self.content.clone())
-    }
-
-    fn size(&self) -> usize {
-        size_of::<Dir>() + self.content.bytes_beside() + RECORD_BYTES
-    }
-}
-
-impl<R: Kept> Stripe<R> {
-    fn get(&mut self, hash: u64, key: &[u8], bytes_max: usize) -> Option<R::Value> {
-        if let Some(record) = self.young.get(&hash) {
-            return record.value_of(key);
+impl<S: Shelf> Stripe<S> {
+    fn get(&mut self, hash: u64, key: &[u8]) -> Option<S::Value> {
+        if let Some(value) = self.young.get(hash, key) {
+            return Some(value);
         }
-        let record = self.old.remove(&hash)?;
-        let value = record.value_of(key);
-        self.insert(hash, record, bytes_max);
-        value
+        let value = self.old.get(hash, key)?;
+        self.insert(hash, key, &value);
+        Some(value)
     }
 
-    fn insert(&mut self, hash: u64, record: R, bytes_max: usize) {
+    fn insert(&mut self, hash: u64, key: &[u8], value: &S::Value) {
         self.remove(hash);
-        if record.size() > RECORD_BYTES_MAX {
+        if key.len() + S::value_bytes(value) > RECORD_BYTES_MAX {
             return;
         }
-        self.young_bytes += record.size();
-        self.young.insert(hash, record);
-        if self.young_bytes > bytes_max / 2 {
-            self.old = mem::take(&mut self.young);
-            self.young_bytes = 0;
+        if !self.young.has_room(key, value) {
+            mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+        }
+        // A cache of next to nothing has not even room for one.
+        if self.young.has_room(key, value) {
+            self.young.put(hash, key, value);
         }
     }
 
     fn remove(&mut self, hash: u64) {
-        if let Some(record) = self.young.remove(&hash) {
-            self.young_bytes -= record.size();
-        }
-        self.old.remove(&hash);
+        self.young.remove(hash);
+        self.old.remove(hash);
     }
 }
 
@@ -324,27 +288,33 @@ mod tests {
         key::name(shard, dir, u64::from(pos), &name, key::Part::Main)
     }
 
-    fn names() -> Records<Name> {
-        Records::new(NAMES_BYTES_MAX)
+    const BYTES_MAX: usize = 16 << 20;
+
+    fn names() -> Records<Packed> {
+        Records::new(BYTES_MAX)
     }
 
-    fn exclude(cache: &Records<Name>, key: &Key, value: Option<&[u8]>) -> ExcludedRecords<Name> {
-        cache.exclude([(key, value.map(|value| Name::new(key, value)))].into_iter())
+    fn exclude(
+        cache: &Records<Packed>,
+        key: &Key,
+        value: Option<&[u8]>,
+    ) -> ExcludedRecords<Packed> {
+        cache.exclude([(key, value.map(Bytes::copy_from_slice))].into_iter())
     }
 
     fn get(
-        cache: &Records<Name>,
+        cache: &Records<Packed>,
         key: &Key,
         stored: Result<Option<Bytes>, ()>,
     ) -> Result<Option<Bytes>, ()> {
-        cache.get(key, || stored, |value| Name::new(key, value))
+        cache.get(key, || stored)
     }
 
-    fn read(cache: &Records<Name>, key: &Key, stored: Option<&'static [u8]>) -> Option<Bytes> {
+    fn read(cache: &Records<Packed>, key: &Key, stored: Option<&'static [u8]>) -> Option<Bytes> {
         get(cache, key, Ok(stored.map(Bytes::from_static))).unwrap()
     }
 
-    fn is_cached(cache: &Records<Name>, key: &Key) -> bool {
+    fn is_cached(cache: &Records<Packed>, key: &Key) -> bool {
         get(cache, key, Err(())).is_ok()
     }
 
@@ -379,7 +349,7 @@ mod tests {
             cache.admit(excluded, true);
             Ok::<_, ()>(Some(Bytes::from_static(b"old")))
         };
-        let slow = cache.get(&name(1), overtaken, |value| Name::new(&name(1), value));
+        let slow = cache.get(&name(1), overtaken);
         assert_eq!(slow.unwrap().unwrap(), "old");
         assert!(!is_cached(&cache, &name(1)));
     }
@@ -392,21 +362,100 @@ mod tests {
         assert!(!is_cached(&cache, &name(1)));
     }
 
+    fn numbered(number: usize) -> Key {
+        let name = base::EntryName::new(format!("{number}").as_bytes()).unwrap();
+        let (shard, dir) = (base::ShardId(1), base::DirId(300));
+        key::name(shard, dir, number as u64, &name, key::Part::Main)
+    }
+
+    /// Fills a cache three times over with values of so many bytes, and uses one all the time.
+    fn fill(cache: &Records<Packed>, bytes_max: usize, value: usize) {
+        let value = Bytes::from(vec![0; value]);
+        for number in 0..3 * bytes_max / value.len() {
+            assert!(get(cache, &numbered(number), Ok(Some(value.clone()))).unwrap().is_some());
+            assert!(read(cache, &name(7), Some(b"used")).is_some());
+        }
+    }
+
     #[test]
     fn only_so_much_is_cached_and_what_is_used_stays() {
-        let cache = names();
-        let value = Bytes::from(vec![0; 4096]);
-        for number in 0..NAMES_BYTES_MAX / 2048 {
-            let key = {
-                let name = base::EntryName::new(format!("{number}").as_bytes()).unwrap();
-                let (shard, dir) = (base::ShardId(1), base::DirId(300));
-                key::name(shard, dir, number as u64, &name, key::Part::Main)
-            };
-            assert!(get(&cache, &key, Ok(Some(value.clone()))).unwrap().is_some());
-            assert!(read(&cache, &name(7), Some(b"used")).is_some());
+        for value in [64, 500, 4096] {
+            let cache = names();
+            fill(&cache, BYTES_MAX, value);
+            assert!(cache.bytes() <= BYTES_MAX, "{}", cache.bytes());
+            assert!(cache.bytes() >= BYTES_MAX / 2, "{}", cache.bytes());
+            assert!(is_cached(&cache, &name(7)));
+            let last = 3 * BYTES_MAX / value - 1;
+            assert!((last - 1000..last).all(|number| is_cached(&cache, &numbered(number))));
+            assert!(!is_cached(&cache, &numbered(0)));
         }
-        let cached: usize = cache.stripes.iter().map(|stripe| stripe.lock().young.len()).sum();
-        assert!(cached * 4096 <= NAMES_BYTES_MAX / 2);
-        assert!(is_cached(&cache, &name(7)));
+    }
+
+    #[test]
+    fn large_caches_have_stripes_of_the_size_of_small_ones() {
+        let cache: Records<Packed> = Records::new(1 << 30);
+        assert_eq!(cache.stripes.len(), 512);
+        assert_eq!(names().stripes.len(), STRIPES_MIN);
+    }
+
+    #[test]
+    fn a_cache_of_nothing_keeps_nothing() {
+        for bytes_max in [0, 100, 4096] {
+            let cache: Records<Packed> = Records::new(bytes_max);
+            fill(&cache, 1 << 16, 64);
+            assert!(cache.bytes() <= bytes_max);
+        }
+        let cache = RecordCache::new(0);
+        assert_eq!(cache.bytes(), 0);
+    }
+
+    #[test]
+    fn records_that_come_and_go_push_nothing_out() {
+        let cache = names();
+        assert!(read(&cache, &name(1), Some(b"stays")).is_some());
+        for number in 0..300_000 {
+            let key = numbered(number);
+            let (made, removed) = (exclude(&cache, &key, Some(&[0; 100])), None);
+            cache.admit(made, true);
+            if number >= 3 {
+                let excluded = exclude(&cache, &numbered(number - 3), removed);
+                cache.admit(excluded, true);
+            }
+        }
+        assert!(is_cached(&cache, &name(1)));
+        assert!((299_997..300_000).all(|number| is_cached(&cache, &numbered(number))));
+    }
+
+    #[test]
+    fn random_changes_leave_what_was_written_last() {
+        // A generation has some tens of records, so all of this happens often.
+        let bytes_max = STRIPES_MIN * (16 << 10);
+        let cache: Records<Packed> = Records::new(bytes_max);
+        let mut stored = std::collections::BTreeMap::new();
+        let mut state = 7_u64;
+        for _ in 0..200_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let drawn = usize::try_from(state >> 33).unwrap();
+            let (number, length) = (drawn % 5000, drawn / 5000 % 300);
+            let key = numbered(number);
+            match drawn % 7 {
+                0 => {
+                    let value = vec![u8::try_from(drawn % 251).unwrap(); length];
+                    let excluded = exclude(&cache, &key, Some(&value));
+                    cache.admit(excluded, true);
+                    stored.insert(number, value);
+                }
+                1 => {
+                    let excluded = exclude(&cache, &key, None);
+                    cache.admit(excluded, true);
+                    stored.remove(&number);
+                }
+                _ => {
+                    let known = stored.get(&number).map(|value| Bytes::copy_from_slice(value));
+                    assert_eq!(get(&cache, &key, Ok(known.clone())).unwrap(), known);
+                }
+            }
+        }
+        assert!(cache.bytes() <= bytes_max);
     }
 }

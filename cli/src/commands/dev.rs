@@ -15,7 +15,10 @@ use super::{format, serve};
 use crate::{
     children::{Child, Program},
     connect::{self, Credentials, TlsArgs},
-    data, output, server,
+    data,
+    failure::usage,
+    memory::{self, MemoryOption},
+    output, server,
     signals::Stop,
 };
 
@@ -62,6 +65,9 @@ pub(crate) struct Args {
     /// Threads of each server that execute requests.
     #[arg(long, value_name = "N", default_value = "1")]
     cores: NonZeroUsize,
+    /// Limit of the memory of all servers together, which share it alike; see `pando serve --help`.
+    #[arg(long, default_value = "auto", value_name = "SIZE|auto", value_parser = memory::option)]
+    memory: MemoryOption,
     /// Servers serve this long without a word from the coordinator.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = serve::cluster_lease)]
     lease: Duration,
@@ -167,6 +173,12 @@ impl Cluster<'_> {
             .arg(self.args.cores.to_string())
             .args(self.args.tls.then_some("--tls").into_iter())
             .args(self.args.serve_options.split_whitespace());
+        let program = if self.args.serve_options.contains("--memory") {
+            program
+        } else {
+            let memory = self.args.memory.share(self.args.servers.into()).map_err(usage)?;
+            program.arg("--memory").arg(memory.to_string())
+        };
         let program = if self.args.serve_options.contains("--http") {
             program
         } else {

@@ -18,6 +18,7 @@ use crate::{
     connect::{self, Credentials, Servers, TlsArgs},
     data::{self, Joining, Kept, KeptAddress},
     failure::usage,
+    memory::{self, MemoryOption},
     notify, output,
     server::{self, Listen, Options, Role, Running, Tls},
     serving::Serving,
@@ -126,6 +127,12 @@ pub(crate) struct ServeArgs {
     /// that is less].
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     reserve: Option<u64>,
+    /// Limit of the process' memory. Caches of metadata take what memtables, requests and the rest
+    /// of the process leave, and grow only as they are used. `auto`: a quarter of the memory that
+    /// the machine or the control group (cgroup) has, at least 256MiB and at most 8GiB; of less
+    /// than 512MiB, half. At least 96MiB. `pando status` prints what uses it.
+    #[arg(long, default_value = "auto", value_name = "SIZE|auto", value_parser = memory::option)]
+    memory: MemoryOption,
     /// Limit of connections; clients beyond it wait [default: 65536, or what the limit of open
     /// files leaves].
     #[arg(long, value_name = "N")]
@@ -193,7 +200,7 @@ struct Compared {
     split_by_locked_scan: bool,
     /// About how large a memtable becomes.
     #[arg(long, hide = true, value_name = "SIZE", value_parser = memtable)]
-    memtable: Option<usize>,
+    memtable: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -223,10 +230,10 @@ fn alone(text: &str) -> Result<Duration, String> {
     between(text, Duration::ZERO, Duration::from_secs(24 * 3600))
 }
 
-fn memtable(text: &str) -> Result<usize, String> {
+fn memtable(text: &str) -> Result<u64, String> {
     let bytes = values::size(text)?;
-    let fits = usize::try_from(bytes).ok().filter(|_| (1 << 18..=1 << 32).contains(&bytes));
-    fits.ok_or_else(|| "must be between 256KiB and 4GiB".to_owned())
+    let fits = (1 << 18..=1 << 32).contains(&bytes);
+    fits.then_some(bytes).ok_or_else(|| "must be between 256KiB and 4GiB".to_owned())
 }
 
 fn between(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
@@ -315,7 +322,7 @@ impl ServeArgs {
             sessions_max: self.sessions_max,
             sessions_a_token_max: self.sessions_per_token,
             split_by_locked_scan: self.compared.split_by_locked_scan,
-            memtable: self.compared.memtable,
+            memory: memory::deal(self.memory.bytes(), self.compared.memtable),
             role: Role::Alone,
             alone: server::ALONE,
             word: Word::default(),

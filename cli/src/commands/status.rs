@@ -69,8 +69,9 @@ async fn ask(config: Config) -> anyhow::Result<Status> {
     let cluster = client.cluster().await?;
     client.close().await?;
     let operations = load.operations.iter().map(Operation::from).collect();
+    let memory = MemoryUse::of(&load);
     let cluster = (cluster.servers_expected > 1).then(|| Cluster::from(cluster));
-    anyhow::Ok(Status { operations, cluster, ..Status::from(status) })
+    anyhow::Ok(Status { operations, cluster, memory, ..Status::from(status) })
 }
 
 /// State of the server that was asked.
@@ -143,11 +144,57 @@ struct Status {
     process_id: u32,
     process_cpu_seconds: f64,
     process_resident_bytes: u64,
+    memory: MemoryUse,
     sessions: Vec<Session>,
     operations: Vec<Operation>,
     counters: serde_json::Map<String, serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<Cluster>,
+}
+
+/// The memory budget of a server's process, and what uses it. The four limits add up to the budget.
+#[derive(Default, Serialize)]
+struct MemoryUse {
+    budget_bytes: u64,
+    record_cache_bytes: u64,
+    record_cache_bytes_max: u64,
+    block_cache_bytes: u64,
+    block_cache_bytes_max: u64,
+    memtable_bytes: u64,
+    memtable_bytes_max: u64,
+    rest_bytes_max: u64,
+}
+
+impl MemoryUse {
+    fn of(load: &wire::Load) -> MemoryUse {
+        let gauge = |name: &str| {
+            let found = load.gauges.iter().find(|(other, _)| other == name);
+            found.map_or(0, |(_, value)| *value)
+        };
+        MemoryUse {
+            budget_bytes: gauge("memory_budget_bytes"),
+            record_cache_bytes: gauge("record_cache_bytes"),
+            record_cache_bytes_max: gauge("record_cache_bytes_max"),
+            block_cache_bytes: gauge("store_block_cache_bytes"),
+            block_cache_bytes_max: gauge("store_block_cache_bytes_max"),
+            memtable_bytes: gauge("store_memtable_bytes"),
+            memtable_bytes_max: gauge("store_memtable_bytes_max"),
+            rest_bytes_max: gauge("memory_rest_bytes_max"),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let part = |name: &str, bytes: u64, max: u64| {
+            format!("{name} {} of {}", output::bytes(bytes), output::bytes(max))
+        };
+        let parts = [
+            part("record cache", self.record_cache_bytes, self.record_cache_bytes_max),
+            part("block cache", self.block_cache_bytes, self.block_cache_bytes_max),
+            part("memtables", self.memtable_bytes, self.memtable_bytes_max),
+            format!("{} for the rest", output::bytes(self.rest_bytes_max)),
+        ];
+        format!("at most {}: {}", output::bytes(self.budget_bytes), parts.join(", "))
+    }
 }
 
 #[derive(Serialize)]
@@ -180,6 +227,7 @@ impl From<wire::Status> for Status {
             process_id: status.process.id,
             process_cpu_seconds: Duration::from_micros(status.process.cpu_micros).as_secs_f64(),
             process_resident_bytes: status.process.resident_bytes,
+            memory: MemoryUse::default(),
             sessions: status.sessions.into_iter().map(session).collect(),
             operations: Vec::new(),
             counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
@@ -217,6 +265,7 @@ impl Status {
                     output::bytes(self.process_resident_bytes)
                 ),
             ),
+            ("memory", self.memory.to_text()),
             ("sessions", self.sessions.len().to_string()),
         ]);
         let row = |session: &Session| {

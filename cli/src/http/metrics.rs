@@ -88,8 +88,22 @@ const GAUGES: &[Metric] = &[
     ),
     metric("space_bytes", "space_bytes", "Size of the place where blocks are."),
     metric("space_free_bytes", "space_free_bytes", "Free bytes of the place where blocks are."),
+    metric("memory_budget_bytes", "memory_budget_bytes", "Limit of the process' memory."),
+    metric(
+        "memory_rest_bytes_max",
+        "memory_rest_bytes_max",
+        "Part of the memory budget for all but caches and memtables.",
+    ),
+    metric("record_cache_bytes", "record_cache_bytes", "Memory of the record cache."),
+    metric("record_cache_bytes_max", "record_cache_bytes_max", "Limit of the record cache."),
     metric("store_memtable_bytes", "store_memtable_bytes", "Recent metadata held in memory."),
+    metric("store_memtable_bytes_max", "store_memtable_bytes_max", "Limit of recent metadata."),
     metric("store_block_cache_bytes", "store_block_cache_bytes", "Cached metadata in memory."),
+    metric(
+        "store_block_cache_bytes_max",
+        "store_block_cache_bytes_max",
+        "Limit of cached metadata.",
+    ),
     metric(
         "store_table_reader_bytes",
         "store_table_reader_bytes",

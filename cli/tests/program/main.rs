@@ -22,6 +22,7 @@ mod installed;
 mod keys;
 mod locks;
 mod machines;
+mod memory;
 mod mounted;
 mod observe;
 mod repair;

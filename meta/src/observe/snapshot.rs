@@ -105,6 +105,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     let observed = &shared.observed;
     let sum = |of: fn(&CoreCounts) -> u64| observed.cores.iter().map(of).sum::<u64>();
     let engine = shared.engine.stats();
+    let memory = shared.options.limits.memory;
     let (bytes, bytes_free) = (shared.options.space)();
     let (reclaim, orphans) = shared.backlog.lengths();
     let (files_locked, held, waiting) = shared.file_locks.totals();
@@ -146,6 +147,12 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
         ("slow_threshold_nanos", observed.slow_nanos()),
         ("space_bytes", bytes),
         ("space_free_bytes", bytes_free),
+        ("memory_budget_bytes", memory.process),
+        ("memory_rest_bytes_max", memory.rest()),
+        ("record_cache_bytes", shared.record_cache.bytes()),
+        ("record_cache_bytes_max", memory.record_cache),
+        ("store_memtable_bytes_max", memory.memtables),
+        ("store_block_cache_bytes_max", memory.block_cache),
         ("store_memtable_bytes", engine.memtable_bytes),
         ("store_block_cache_bytes", engine.block_cache_bytes),
         ("store_table_reader_bytes", engine.table_reader_bytes),

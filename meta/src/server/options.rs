@@ -139,6 +139,43 @@ pub struct Limits {
     /// Longest wait of a directory's counts and times, or its listing, for a transaction whose
     /// outcome is open; they are told without it then. A second less the time of an answer.
     pub doubt_max: Duration,
+    /// Memory of the process.
+    pub memory: MemoryBudget,
+}
+
+/// The most memory of a server's process, in bytes: of all together, and of the parts that grow
+/// with what is stored. The server keeps the bound of the record cache, and tells the others, which
+/// its engine keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// The whole process.
+    pub process: u64,
+    /// Records in front of the engine.
+    pub record_cache: u64,
+    /// Blocks that the engine caches, with indexes and filters of its tables.
+    pub block_cache: u64,
+    /// Memtables of the engine, all together.
+    pub memtables: u64,
+}
+
+impl MemoryBudget {
+    /// Memory that the parts leave for everything else.
+    #[must_use]
+    pub fn rest(&self) -> u64 {
+        self.process.saturating_sub(self.record_cache + self.block_cache + self.memtables)
+    }
+}
+
+impl Default for MemoryBudget {
+    /// Little, for tests and simulations.
+    fn default() -> MemoryBudget {
+        MemoryBudget {
+            process: 256 << 20,
+            record_cache: 24 << 20,
+            block_cache: 64 << 20,
+            memtables: 96 << 20,
+        }
+    }
 }
 
 impl Limits {
@@ -162,6 +199,7 @@ impl Default for Limits {
             frozen_max: Duration::from_millis(250),
             feed_events_max: 1_000_000,
             doubt_max: Duration::from_millis(700),
+            memory: MemoryBudget::default(),
         }
     }
 }

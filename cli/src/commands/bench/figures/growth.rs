@@ -8,6 +8,7 @@ use bench::{
     report::{Against, Goal, TargetRow},
 };
 use client::Client;
+use meta::MemoryBudget;
 
 use super::{
     load::{self, Op, Took, Work, float, float64},
@@ -15,9 +16,12 @@ use super::{
     params::{Params, row},
     site::{Shape, Site},
 };
+use crate::{memory, output};
 
 const STEPS: u64 = 8;
 const FILES_OF_DIRECTORY: u64 = 500;
+/// Memory of each server without its memtables, in bytes.
+const MEMORY_BYTES: u64 = 192 << 20;
 
 struct Charts {
     cpu: Chart,
@@ -49,7 +53,8 @@ struct Tree<'a> {
 }
 
 pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
-    let serve = format!("--memtable {}", params.memtable);
+    let budget = budget(params);
+    let serve = format!("--memtable {} --memory {}", params.memtable, budget.process);
     let shape = Shape { serve: &serve, ..Shape::of(params.servers) };
     let site = Site::start(params.directory.as_deref(), shape)?;
     let client = [site.client(|_| {}).await?];
@@ -93,10 +98,12 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         "Files are added step by step, in directories of 500. After each step some of its files \
          are looked at, and as many of the first step's, each time other ones, from all over the \
          step. All clients and servers share this machine. The store of each server has a memtable \
-         of --memtable, and a cache of blocks of 64 MiB; names that were used lately are kept \
-         beside it (16 MiB). The metadata of a server is larger than that as soon as the disk of \
+         of --memtable, and a cache of blocks ({}); names that were used lately are kept beside it \
+         ({}). The metadata of a server is larger than that as soon as the disk of \
          all servers exceeds that of their caches; the operating system keeps tables in its own \
-         cache all the same while it has room.{stopped}"
+         cache all the same while it has room.{stopped}",
+        output::bytes(budget.block_cache),
+        output::bytes(budget.record_cache)
     );
     let Charts { cpu, here, store, memory } = charts;
     let figure = Figure {
@@ -173,11 +180,19 @@ impl Tree<'_> {
         charts.store.add(point, "bytes", store / float64(self.files.max(1)));
         charts.memory.add(point, "metadata on disk", store / 1e6);
         charts.memory.add(point, "memory", sum(|status| status.process.resident_bytes) / 1e6);
-        let cache = (64 << 20) + 2 * self.params.memtable + (16 << 20);
+        let budget = budget(self.params);
+        let cache = budget.block_cache + 2 * self.params.memtable + budget.record_cache;
         let caches = float64(cache) * float(statuses.len());
         charts.memory.add(point, "caches, memtables and hot names", caches / 1e6);
         Ok(())
     }
+}
+
+/// The memory budget of each server: caches are as small as on a small machine, so that files
+/// outgrow them.
+fn budget(params: &Params) -> MemoryBudget {
+    let memtables = memory::deal(MEMORY_BYTES, Some(params.memtable)).memtables;
+    memory::deal(MEMORY_BYTES + memtables, Some(params.memtable))
 }
 
 fn directory(number: u64) -> String {

@@ -22,6 +22,9 @@ use super::super::{
 };
 use crate::{connect, signals::Stop};
 
+/// Memory budget of the server, the same on every machine.
+pub(super) const MEMORY: &str = "1GiB";
+
 /// The site of a run.
 pub(super) struct Site {
     program: PathBuf,
@@ -108,6 +111,7 @@ impl Site {
     fn start(&self, listen: &str) -> anyhow::Result<Server> {
         let mut command = Command::new(&self.program);
         command.args(["serve", "--data", &self.path("data"), "--listen", listen, "--http", "off"]);
+        command.args(["--memory", MEMORY]);
         let process = started(&mut command, SERVING)?;
         let address = std::fs::read_to_string(self.folder.path().join("data/address"))?;
         let address = address.lines().next().context("the server says no address")?.to_owned();
