@@ -1,17 +1,17 @@
 //! Delegations: directories that this client looks at and changes without asking first.
 //!
 //! [`Delegating`] is a [`FileSystem`](crate::FileSystem) over a [`Client`], for a mount. A directory
-//! that it makes may come with a delegation, and one in which it works is asked for. From then on the directory's names, and the attributes
-//! and contents of files in it, are answered from here, and changes are sent a moment later. What
-//! has no rule of its own here goes to the server as ever, after everything that concerns it was
-//! sent. The server recalls a directory when anybody else asks for it; it is given back when
-//! everything is sent, and works as ever from then on.
+//! that it makes may come with a delegation, and one in which it works is asked for. From then on
+//! the directory's names, and the attributes and contents of files in it, are answered from here,
+//! and changes are sent a moment later. What has no rule of its own here goes to the server as ever,
+//! after everything that concerns it was sent. The server recalls a directory when anybody else asks
+//! for it; it is given back when everything is sent, and works as ever from then on.
 //!
 //! * `dir`: what is known of one directory, and what waits to be sent. `file`: one file's
 //!   attributes. `send`: sending; `apply`: several changes at once. `recalls`: the lease, recalls
-//!   and returns. `existing`: directories that are asked for. `fs`: the operations, `here`: their parts; `opens`, `twins`, `renames`, `rmdirs`,
-//!   `access`: those of opens, of second names, of renames, of removals of directories, and of the
-//!   directory's own attributes.
+//!   and returns. `existing`: directories that are asked for. `fs`: the operations, `here`: their
+//!   parts; `opens`, `twins`, `renames`, `rmdirs`, `access`: those of opens, of second names, of
+//!   renames, of removals of directories, and of the directory's own attributes.
 //!
 //! Always true: a change is answered only when it has a place in the directory's queue, and changes
 //! of one name are sent in their order, one after the other. Nothing is answered from here when the
@@ -89,7 +89,7 @@ struct Shared {
 #[derive(Default)]
 struct Counters {
     granted: AtomicUsize,
-    /// Those that existed when they were granted.
+    /// Directories among them that existed when they were granted.
     existing: AtomicUsize,
     recalled: AtomicUsize,
     lost: AtomicUsize,
@@ -114,7 +114,7 @@ struct Table {
     /// Directories that are being given back now, and how often: the server may do that after it
     /// has granted a new one of the same id.
     returns_sent: HashMap<DirId, usize>,
-    /// What is done in directories, held or not.
+    /// The operations in directories, held or not.
     visits: existing::Visits,
 }
 

@@ -214,7 +214,8 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     if world.plan().quotas == Quotas::Before {
         timeout(TIME_MAX, check::quota::run(world.clone())).await.context("a quota hangs")??;
     }
-    let works = timeout(TIME_MAX, work::set_up(&world)).await.context("set up hangs")??;
+    let works =
+        timeout(TIME_MAX, Box::pin(work::set_up(&world))).await.context("set up hangs")??;
     for host in world.hosts() {
         host.settle()?;
     }

@@ -2,9 +2,10 @@
 //!
 //! A mount is granted a directory with the answer to the mkdir that makes it, or when it asks for
 //! one in which it works ([`grant`], [`existing`]). The session's later changes there arrive as
-//! ordinary requests that name the delegation. Everybody else, the server's own steps included, waits with a read or change of the
-//! directory's record and names until the session has given the directory back ([`conflict`]). A
-//! session that is not heard of loses what others wait for ([`run`]).
+//! ordinary requests that name the delegation. Everybody else, the server's own steps included,
+//! waits with a read or change of the directory's record and names until the session has given the
+//! directory back ([`conflict`]). A session that is not heard of loses what others wait for
+//! ([`run`]).
 //!
 //! * This file has the table, which is pure but for the waiting. `requests`: what sessions ask.
 //!   `apply`: many changes of a session in one request.

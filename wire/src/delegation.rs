@@ -122,13 +122,13 @@ codec! {
     pub struct DelegatedName {
         /// The name.
         pub name: EntryName,
-        /// What has it.
+        /// The file or directory that has it.
         pub entry: DelegatedEntry,
     }
 }
 
 codec! {
-    /// What has a name in a directory that the session holds.
+    /// A file or directory that has a name in a directory that the session holds.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum DelegatedEntry {
         /// A file, or another node that is no directory, whose inode is with the name.

@@ -59,7 +59,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Recalls
         | Request::Return(_)
         | Request::ReserveInos(_)
-        // Nobody but a mount is given a directory.
+        // Only a mount is given a directory.
         | Request::Delegate(_)
         | Request::Release(_)
         | Request::BlockDrop(_)

@@ -50,7 +50,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(64);
 const SPOILT: Duration = Duration::from_millis(20);
 /// Time for which nothing is asked for after an operation whose answer nobody has waited for: it may
 /// still be on its way.
-const UNANSWERED: Duration = Duration::from_mins(1);
+const UNANSWERED: Duration = Duration::from_secs(60);
 /// Time for which nothing is asked for after the server has refused a directory, at first, and at
 /// most.
 const REFUSED_FIRST: Duration = Duration::from_millis(10);
@@ -66,9 +66,9 @@ pub(super) struct Visits {
     filling: HashMap<DirId, Filling>,
     /// The files that operations are changing, and how many.
     files: HashMap<Ino, u32>,
-    /// Nothing is asked for before this, and for how long that was last.
+    /// Time before which no directory is asked for, and for how long that was last.
     refused: Option<(Instant, Duration)>,
-    /// Nothing is asked for before this either: an operation was given up.
+    /// Another such time: an operation was given up.
     unanswered: Option<Instant>,
 }
 
@@ -81,7 +81,7 @@ struct Visit {
     since: Instant,
     /// The directory is asked for at this many changes.
     enough: u32,
-    /// It is not asked for before this, and for how long that was last.
+    /// Time before which the directory is not asked for, and for how long that was last.
     pause: Option<(Instant, Duration)>,
 }
 
@@ -115,7 +115,7 @@ impl Visits {
         visit.pause = Some((now + pause, pause));
     }
 
-    /// What is being asked for of a directory may not be so any more.
+    /// The names that are being asked for may not be those of the directory any more.
     pub(super) fn spoil(&mut self, dir: DirId) {
         if let Some(filling) = self.filling.get_mut(&dir) {
             filling.is_spoilt = true;
@@ -339,7 +339,7 @@ impl Delegating {
             begins.then(|| changes.saturating_mul(NAMES_A_CHANGE))
         };
         if !is_answered && let Some(held) = self.held_by_ino(dir.ino) {
-            // What the operation has done, nobody has noted.
+            // The changes of the operation are not noted.
             self.give_back_soon(&held);
         }
         if let Some(names_max) = begins {
@@ -475,14 +475,16 @@ impl Delegating {
             }
             for (ino, name) in &places {
                 let Some(file) = self.core.files.state_of(*ino) else { continue };
-                let file = file.lock();
+                let mut file = file.lock();
                 if file.is_unmade || (file.opens == 0 && file.is_dirty()) {
-                    // It is closed, and what was written is on its way.
+                    // The file is closed, and what was written is on its way.
                     return false;
                 }
                 if let Some(local) = held.state.lock().file(self.pos(name), name, *ino) {
                     local.is_known = false;
                 }
+                // Others may have written since it was opened.
+                file.forget_contents();
                 at_work.push((*ino, name.clone()));
             }
             if let Some(returns) = table.returns.get_mut(&run.server) {

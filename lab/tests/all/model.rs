@@ -5,6 +5,7 @@
 //! itself, and with file systems that have a bug.
 
 mod delegated;
+mod existing;
 mod handles;
 mod paths;
 mod real;

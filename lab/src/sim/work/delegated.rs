@@ -44,6 +44,7 @@ pub(super) async fn set_up(
         true => Delegating::eager(client.clone()),
         false => Delegating::new(client.clone(), holds),
     };
+    let works_together = eager.one_in(2);
     let mounts = [of_mount(&one.client, true), of_mount(&other.client, both_hold)];
     let real =
         [Jail::make(mounts[0].clone(), &name).await?, Jail::find(mounts[1].clone(), &name).await?];
@@ -95,6 +96,15 @@ pub(super) async fn set_up(
         }
         if random.one_in(2) {
             removed(&world, &mounts, &format!("{label}-removed")).await?;
+        }
+        if works_together {
+            let label = format!("{label}-together");
+            Box::pin(together(&world, &mounts, &label)).await?;
+            for mount in &mounts {
+                mount.settle_all().await;
+                // Tells of a loss, if there was one meanwhile.
+                drop(FileSystem::sync(mount).await);
+            }
         }
         let lost = || mounts.iter().map(Delegating::lost).sum::<usize>();
         let stats = || [one.client.stats(), other.client.stats()];
@@ -261,6 +271,76 @@ async fn removed(world: &World, mounts: &[Delegating; 2], name: &str) -> anyhow:
         drop(FileSystem::sync(mount).await);
     }
     Ok(())
+}
+
+/// Programs of a mount that work in one directory at the same time, which another mount has made and
+/// looks at now and then, find what they have done there.
+async fn together(world: &World, [one, other]: &[Delegating; 2], name: &str) -> anyhow::Result<()> {
+    const PROGRAMS: usize = 3;
+    let stats = || one.stats().losses + one.stats().sessions_lost;
+    let lost = || (one.lost(), stats());
+    let before = lost();
+    let (dir, _) = made(other, name).await?;
+    let name = EntryName::new(name.as_bytes())?;
+    let found = one.lookup(&Cred::ROOT, &one.root().0, &name).await?.dir.context("it is there")?;
+    let programs = (0..PROGRAMS).map(|number| {
+        let random = world.random(&format!("{name}-{number}"));
+        async move { program(world, one, &found, number, &random).await }
+    });
+    let looks = async {
+        for _ in 0..2 {
+            world.wait(Duration::from_millis(150)).await;
+            other.readdir(&Cred::ROOT, &dir, 0, 1000, true).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (left, looked) = tokio::join!(futures::future::try_join_all(programs), looks);
+    looked?;
+    let mut left = match left {
+        Ok(left) => left.concat(),
+        Err(_) if lost() != before => return Ok(()),
+        Err(error) => return Err(error.context("of what programs have done together")),
+    };
+    left.push("file".into());
+    left.sort();
+    for mount in [one, other] {
+        let page = mount.readdir(&Cred::ROOT, &dir, 0, 1000, false).await?;
+        let mut names: Vec<_> = page.entries.iter().map(|entry| entry.name.to_string()).collect();
+        names.sort();
+        let is_so = names == left || lost() != before;
+        ensure!(is_so, "of what programs have done together, {names:?} is left, not {left:?}");
+    }
+    Ok(())
+}
+
+/// One of these programs. Returns the names that it has left there.
+async fn program(
+    world: &World,
+    mount: &Delegating,
+    dir: &DirRef,
+    number: usize,
+    random: &SimRandom,
+) -> anyhow::Result<Vec<String>> {
+    let mut left: Vec<String> = Vec::new();
+    for round in 0..20 {
+        world.wait(random.ms(0..6)).await;
+        let text = format!("{number}-{round}");
+        let name = EntryName::new(text.as_bytes())?;
+        let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+        let made = mount.create(&Cred::ROOT, dir, &name, new, true, false).await?;
+        left.push(text);
+        let node = made.entry.node(dir, &name);
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        mount.setattr(&Cred::ROOT, &node, set).await?;
+        let shown = mount.lookup(&Cred::ROOT, dir, &name).await?.attr;
+        ensure!(shown.mode & 0o777 == 0o600, "{name} has another mode");
+        if random.one_in(2) {
+            let at = usize::try_from(random.below(left.len() as u64)).unwrap_or(0);
+            let gone = EntryName::new(left.remove(at).as_bytes())?;
+            mount.unlink(&Cred::ROOT, dir, &gone).await.with_context(|| gone.to_string())?;
+        }
+    }
+    Ok(left)
 }
 
 /// The next sync says that something was lost, if it was since `before`, and says so once.
