@@ -46,8 +46,9 @@ const NAMES_A_CHANGE: u32 = 64;
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// Time for which a directory is not asked for that was granted, and given back at once as one of
-/// its files was at work.
-const SPOILT: Duration = Duration::from_millis(20);
+/// its files was at work, at first, and at most.
+const SPOILT_FIRST: Duration = Duration::from_millis(20);
+const SPOILT_MAX: Duration = Duration::from_secs(1);
 /// Time for which nothing is asked for after an operation whose answer nobody has waited for: it may
 /// still be on its way.
 const UNANSWERED: Duration = Duration::from_secs(60);
@@ -81,8 +82,11 @@ struct Visit {
     since: Instant,
     /// The directory is asked for at this many changes.
     enough: u32,
-    /// Time before which the directory is not asked for, and for how long that was last.
+    /// Time before which the directory is not asked for, and for how long that was last: after
+    /// others have asked for it,
     pause: Option<(Instant, Duration)>,
+    /// and after it was given back at once.
+    spoilt: Option<(Instant, Duration)>,
 }
 
 /// A directory that is being asked for.
@@ -103,8 +107,14 @@ impl Visits {
                 self.dirs.retain(|_, visit| visit.present > 0);
             }
         }
-        let new = Visit { present: 0, changes: 0, since: now, enough: CHANGES_MIN, pause: None };
-        self.dirs.entry(dir).or_insert(new)
+        self.dirs.entry(dir).or_insert(Visit {
+            present: 0,
+            changes: 0,
+            since: now,
+            enough: CHANGES_MIN,
+            pause: None,
+            spoilt: None,
+        })
     }
 
     /// Somebody else has asked for a directory that was held.
@@ -165,14 +175,23 @@ impl Visits {
     /// A directory was granted, and given back at once for a reason of this client's own.
     fn spoilt(&mut self, dir: DirId, now: Instant) {
         let visit = self.at(dir, now);
-        let (until, last) = visit.pause.unwrap_or((now, PAUSE_FIRST));
-        visit.pause = Some((until.max(now + SPOILT), last));
+        let pause = visit.spoilt.map_or(SPOILT_FIRST, |(_, pause)| SPOILT_MAX.min(pause * 2));
+        visit.spoilt = Some((now + pause, pause));
+    }
+
+    /// Whether a directory is being asked for.
+    pub(super) fn is_asked_for(&self, dir: DirId) -> bool {
+        self.filling.contains_key(&dir)
     }
 }
 
 impl Visit {
     fn is_paused(&self, now: Instant) -> bool {
-        self.pause.is_some_and(|(until, _)| now < until)
+        [self.pause, self.spoilt].into_iter().flatten().any(|(until, _)| now < until)
+    }
+
+    fn is_remembered(&self) -> bool {
+        self.pause.is_some() || self.spoilt.is_some()
     }
 
     /// Counts a change.
@@ -191,16 +210,27 @@ pub(super) struct Presence<'a> {
     file: Option<Ino>,
     /// Whether it changes something in a directory that is not held.
     counts: bool,
+    /// Whether it may move or remove directories, which are not those that it is present in.
+    moves: bool,
     is_answered: bool,
 }
 
-impl Presence<'_> {
+impl<'a> Presence<'a> {
+    fn new(at: Option<(&'a Delegating, DirRef)>) -> Presence<'a> {
+        Presence { at, file: None, counts: false, moves: false, is_answered: true }
+    }
+
     /// Does what the operation is about. If that is given up, nobody knows when it has happened.
     pub(super) async fn ask<T>(&mut self, act: impl Future<Output = T>) -> T {
         self.is_answered = false;
         let done = act.await;
         self.is_answered = true;
         done
+    }
+
+    /// Notes that the operation may move or remove directories.
+    pub(super) fn moves(&mut self) {
+        self.moves = true;
     }
 }
 
@@ -210,7 +240,10 @@ impl Drop for Presence<'_> {
             if let Some(ino) = self.file {
                 this.shared.table.lock().visits.end_file(ino);
             }
-            this.leaves(&dir, self.counts, self.is_answered);
+            this.leaves(&dir, self.counts);
+            if !self.is_answered {
+                this.is_unanswered(&dir, self.moves);
+            }
         }
     }
 }
@@ -223,7 +256,7 @@ pub(super) struct Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        self.this.leaves(&self.dir, false, true);
+        self.this.leaves(&self.dir, false);
     }
 }
 
@@ -236,7 +269,7 @@ impl Delegating {
         counts: bool,
     ) -> (Option<Arc<HeldDir>>, Presence<'_>) {
         if !self.shared.on {
-            return (None, Presence { at: None, file: None, counts: false, is_answered: true });
+            return (None, Presence::new(None));
         }
         let held = loop {
             let changed = self.shared.changed.notified();
@@ -252,8 +285,7 @@ impl Delegating {
             }
             changed.await;
         };
-        let at = Some((self, *dir));
-        let mut presence = Presence { at, file: None, counts: false, is_answered: true };
+        let mut presence = Presence::new(Some((self, *dir)));
         let held = match held {
             Some(held) => self.is_live(&held).await.then_some(held),
             None => None,
@@ -308,7 +340,7 @@ impl Delegating {
         Sending { this: self.clone(), dir: held.dir }
     }
 
-    fn leaves(&self, dir: &DirRef, counts: bool, is_answered: bool) {
+    fn leaves(&self, dir: &DirRef, counts: bool) {
         let now = Instant::now();
         let begins = {
             let mut table = self.shared.table.lock();
@@ -323,13 +355,10 @@ impl Delegating {
             let enough = if self.shared.eager { 1 } else { visit.enough };
             let is_due = counts && visit.changes >= enough && !visit.is_paused(now);
             let changes = if self.shared.eager { u32::MAX } else { visit.changes };
-            if !counts && visit.present == 0 && visit.changes == 0 && visit.pause.is_none() {
+            if !counts && visit.present == 0 && visit.changes == 0 && !visit.is_remembered() {
                 visits.dirs.remove(&dir.id);
             }
-            if !is_answered {
-                visits.unanswered = Some(now + UNANSWERED);
-            }
-            let begins = is_alone && is_due && may_ask && is_answered;
+            let begins = is_alone && is_due && may_ask;
             if begins {
                 visits.filling.insert(
                     dir.id,
@@ -338,13 +367,26 @@ impl Delegating {
             }
             begins.then(|| changes.saturating_mul(NAMES_A_CHANGE))
         };
-        if !is_answered && let Some(held) = self.held_by_ino(dir.ino) {
-            // The changes of the operation are not noted.
-            self.give_back_soon(&held);
-        }
         if let Some(names_max) = begins {
             let (this, dir) = (self.clone(), *dir);
             self.core.spawn(async move { this.fill(&dir, names_max).await });
+        }
+    }
+
+    /// An operation in a directory was given up: its request may still be on its way, and its
+    /// changes are not noted.
+    fn is_unanswered(&self, dir: &DirRef, moves: bool) {
+        {
+            let visits = &mut self.shared.table.lock().visits;
+            visits.unanswered = Some(Instant::now() + UNANSWERED);
+            visits.spoil_all();
+        }
+        if moves {
+            let this = self.clone();
+            return self.core.spawn(async move { this.give_back_everything().await });
+        }
+        if let Some(held) = self.held_by_ino(dir.ino) {
+            self.give_back_soon(&held);
         }
     }
 
@@ -370,7 +412,7 @@ impl Delegating {
             table.visits.filling.remove(&dir.id);
             let visit = table.visits.at(dir.id, now);
             match filled {
-                Filled::Taken => visit.changes = 0,
+                Filled::Taken => (visit.changes, visit.spoilt) = (0, None),
                 Filled::TooLarge => visit.enough = visit.enough.max(visit.changes) * 2,
                 Filled::Away if !self.shared.eager => table.visits.recalled(dir.id, now),
                 Filled::Spoilt if !self.shared.eager => table.visits.spoilt(dir.id, now),
@@ -384,25 +426,25 @@ impl Delegating {
             if filled != Filled::Refused {
                 table.visits.refused = None;
             }
-            let server = server.filter(|_| matches!(filled, Filled::Spoilt | Filled::Away));
+            let server = Some(server).filter(|_| matches!(filled, Filled::Spoilt | Filled::Away));
             if let Some(server) = server.filter(|_| !table.dirs.contains_key(&dir.id)) {
-                drop(table);
-                self.give_back_later(server, dir.id);
+                self.queue_return(table, server, dir.id);
             }
         }
         self.shared.changed.notify_waiters();
     }
 
     /// How that ends, and which server was asked last.
-    async fn ask_for(&self, dir: &DirRef, names_max: u32) -> (Filled, Option<u16>) {
+    async fn ask_for(&self, dir: &DirRef, names_max: u32) -> (Filled, u16) {
         let lease = Lease::begins(self.now());
         let (mut first, grant, run) = match self.ask_page(dir, 0, names_max).await {
             Page::Granted(page, grant, run) => (page, grant, run),
-            Page::More(_, run) => return (Filled::TooLarge, Some(run.server)),
-            Page::Refused(run) => return (Filled::Refused, Some(run.server)),
-            Page::Failed => return (Filled::Away, None),
+            Page::More(_, run) => return (Filled::TooLarge, run.server),
+            Page::Refused(run) => return (Filled::Refused, run.server),
+            // The server may have granted it before the answer was lost, and refused it then.
+            Page::Failed => return (Filled::Away, self.core.channels.of(dir.home.into()).server),
         };
-        let server = Some(run.server);
+        let server = run.server;
         let mut reach = first.reach;
         while let Some(after) = reach {
             match self.ask_page(dir, after, names_max).await {
@@ -465,6 +507,7 @@ impl Delegating {
         let held = {
             let mut table = self.shared.table.lock();
             if !table.visits.is_as_told(dir.id, &places)
+                || lease.is_over(self.now())
                 || table.returns_sent.contains_key(&dir.id)
                 || table.dirs.contains_key(&dir.id)
                 || table.files.len() + places.len() > FILES_MAX

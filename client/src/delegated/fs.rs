@@ -170,6 +170,8 @@ impl FileSystem for Delegating {
             return Ok(made);
         }
         let _claim = self.claim(&[(Some(&held), name)]).await;
+        // Given up, the operation leaves before others may have its names.
+        let mut presence = presence;
         let made = self.server().create(cred, dir, name, new, exclusive, open);
         let made = presence.ask(made).await?;
         if !made.existed {
@@ -192,13 +194,15 @@ impl FileSystem for Delegating {
     }
 
     async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
-        let (held, mut presence) = self.enter(dir, true).await;
+        let (held, presence) = self.enter(dir, true).await;
         if let Some(held) = &held
             && self.item(held, name).is_some()
         {
             return Err(FsError::Exists.into());
         }
         let claim = self.claim(&[(held.as_ref(), name)]).await;
+        // Given up, the operation leaves before others may have its names.
+        let mut presence = presence;
         let wish = self.wishes();
         let stand = if wish.is_some() { Stand::on(Held::WISH) } else { Stand::NONE };
         let lease = Lease::begins(self.now());
@@ -239,7 +243,7 @@ impl FileSystem for Delegating {
         name: &EntryName,
         target: Bytes,
     ) -> Result<Entry> {
-        let (held, mut presence) = self.enter(dir, true).await;
+        let (held, presence) = self.enter(dir, true).await;
         // The server refuses a target that is none before it looks at the name.
         if let Some(held) = &held
             && is_target(&target)
@@ -248,6 +252,8 @@ impl FileSystem for Delegating {
             return Err(FsError::Exists.into());
         }
         let _claim = self.claim(&[(held.as_ref(), name)]).await;
+        // Given up, the operation leaves before others may have its names.
+        let mut presence = presence;
         let entry = presence.ask(self.server().symlink(cred, dir, name, target.clone())).await?;
         if let Some(held) = &held {
             let local = Local { is_plain: true, ..Local::of_server(entry.attr, Some(target)) };
@@ -264,7 +270,7 @@ impl FileSystem for Delegating {
         dir: &DirRef,
         name: &EntryName,
     ) -> Result<Entry> {
-        let (to, mut presence) = self.enter(dir, true).await;
+        let (to, presence) = self.enter(dir, true).await;
         let mut at_target = self.enter_node(target).await;
         let from = match target {
             NodeRef::File(file) => self.held_file(file.ino).await,
@@ -287,6 +293,8 @@ impl FileSystem for Delegating {
         let mut names = vec![(to.as_ref(), name)];
         names.extend(from.as_ref().map(|(held, name)| (Some(held), name)));
         let _claim = self.claim(&names).await;
+        // Given up, the operation leaves before others may have its names.
+        let mut presence = presence;
         self.forget_twins(target);
         let linked = self.as_sent(target);
         let entry = presence.ask(at_target.ask(self.server().link(cred, &linked, dir, name)));
@@ -300,7 +308,7 @@ impl FileSystem for Delegating {
     }
 
     async fn unlink(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
-        let (held, mut presence) = self.enter(dir, true).await;
+        let (held, presence) = self.enter(dir, true).await;
         if let Some(held) = &held {
             self.wait_for_queue().await;
             self.until_unclaimed(held, name).await;
@@ -315,6 +323,8 @@ impl FileSystem for Delegating {
             }
         }
         let _claim = self.claim(&[(held.as_ref(), name)]).await;
+        // Given up, the operation leaves before others may have its names.
+        let mut presence = presence;
         let attr = presence.ask(self.server().unlink(cred, dir, name)).await?;
         if let Some(held) = &held {
             self.take(held, name);
@@ -327,6 +337,7 @@ impl FileSystem for Delegating {
     async fn rmdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
         self.wait_for_queue().await;
         let (held, mut presence) = self.enter(dir, true).await;
+        presence.moves();
         let child = match &held {
             Some(held) => match self.item(held, name) {
                 None => return Err(FsError::NotFound.into()),
@@ -350,6 +361,8 @@ impl FileSystem for Delegating {
             None => {}
         }
         let claim = self.claim(&[(held.as_ref(), name)]).await;
+        // Given up, the operation leaves before others may have its names.
+        let mut presence = presence;
         let ino = presence.ask(self.server().rmdir(cred, dir, name)).await?;
         self.shared.table.lock().visits.spoil_ino(ino);
         if let Some(held) = &held {
@@ -371,7 +384,8 @@ impl FileSystem for Delegating {
         mode: RenameMode,
     ) -> Result<Renamed> {
         let (mut source, mut presence) = self.enter(from.0, true).await;
-        let (mut target, mut at_target) = match from.0.same(to.0) {
+        presence.moves();
+        let (mut target, at_target) = match from.0.same(to.0) {
             true => (source.clone(), None),
             false => {
                 let (target, at_target) = self.enter(to.0, true).await;
@@ -393,6 +407,8 @@ impl FileSystem for Delegating {
         }
         let names = [(source.as_ref(), from.1), (target.as_ref(), to.1)];
         let claim = self.claim(&names).await;
+        // Given up, the operation leaves before others may have its names.
+        let (mut presence, mut at_target) = (presence, at_target);
         let replaced = target.as_ref().and_then(|held| self.item(held, to.1));
         if let Some(Item::Dir(dir)) = &replaced
             && let Some(held) = self.held(dir).await
@@ -413,7 +429,13 @@ impl FileSystem for Delegating {
             self.give_back_everything().await;
         }
         if mode != RenameMode::Exchange {
-            self.note_move(cred, (source.as_ref(), from), (target.as_ref(), to), &renamed).await;
+            let moved =
+                self.note_move(cred, (source.as_ref(), from), (target.as_ref(), to), &renamed);
+            let noted = presence.ask(moved);
+            match &mut at_target {
+                Some(at_target) => at_target.ask(noted).await,
+                None => noted.await,
+            }
         }
         drop(claim);
         if let Some(gone) = renamed.replaced_dir.and_then(|ino| self.held_by_ino(ino)) {
@@ -681,7 +703,7 @@ impl FileSystem for Delegating {
         self.forget_twins(node);
         let sent = self.as_sent(node);
         let set = presence.ask(self.server().setxattr(cred, &sent, name, value, mode)).await;
-        self.ask_attributes(node).await;
+        presence.ask(self.ask_attributes(node)).await;
         set
     }
 
@@ -699,7 +721,7 @@ impl FileSystem for Delegating {
         self.forget_twins(node);
         let sent = self.as_sent(node);
         let removed = presence.ask(self.server().removexattr(cred, &sent, name)).await;
-        self.ask_attributes(node).await;
+        presence.ask(self.ask_attributes(node)).await;
         removed
     }
 

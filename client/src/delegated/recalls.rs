@@ -15,11 +15,12 @@ use std::{
 
 use base::{DirId, Time};
 use futures::future::join_all;
+use parking_lot::MutexGuard;
 use tokio::time::{Instant, sleep};
 use wire::{Reply, Request, Return};
 
 use super::{
-    Delegating,
+    Delegating, Table,
     dir::{HeldDir, Phase},
 };
 use crate::{Error, route::Route, runs::Run};
@@ -85,7 +86,7 @@ impl Lease {
         }
     }
 
-    fn is_over(&self, now: Time) -> bool {
+    pub(super) fn is_over(&self, now: Time) -> bool {
         // A clock that was set back says nothing.
         let passed = (nanos(now) - nanos(self.asked_at)).max(0);
         let lasts = i128::try_from(self.lasts.as_nanos()).unwrap_or(i128::MAX);
@@ -212,8 +213,14 @@ impl Delegating {
                     self.shared.counters.recalled.fetch_add(1, Ordering::Relaxed);
                     self.give_back_soon(&held);
                 }
-                // The directory was given back already, or its grant never came.
-                None => self.give_back_later(server, *dir),
+                // The directory was given back already, or its grant never came, or is on its way.
+                None => {
+                    let mut table = self.shared.table.lock();
+                    if table.visits.is_asked_for(*dir) && !self.shared.eager {
+                        table.visits.recalled(*dir, Instant::now());
+                    }
+                    self.queue_return(table, server, *dir);
+                }
             }
         }
     }
@@ -311,7 +318,11 @@ impl Delegating {
 
     /// Gives a directory back that nobody works in, together with others.
     pub(super) fn give_back_later(&self, server: u16, dir: DirId) {
-        let mut table = self.shared.table.lock();
+        self.queue_return(self.shared.table.lock(), server, dir);
+    }
+
+    /// Like [`Delegating::give_back_later`], for a caller that has looked at the table.
+    pub(super) fn queue_return(&self, mut table: MutexGuard<'_, Table>, server: u16, dir: DirId) {
         if let Some(returns) = table.returns.get_mut(&server) {
             return returns.push(dir);
         }

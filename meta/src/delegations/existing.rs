@@ -33,6 +33,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Delegate) -> Result<Reply> {
     let begins = req.after == 0;
     match holder {
         Some(holder) if holder == session => {
+            if begins {
+                txn.alone()?;
+            }
             let dir = txn.share_asked(&req.dir)?;
             let page = page(txn, &dir, req.after)?.ok_or(FsError::Io)?;
             if begins {
