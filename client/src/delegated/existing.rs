@@ -82,10 +82,10 @@ struct Visit {
     since: Instant,
     /// The directory is asked for at this many changes.
     enough: u32,
-    /// Time before which the directory is not asked for, and for how long that was last: after
-    /// others have asked for it,
+    /// Time before which the directory is not asked for, and for how long that was last, after others
+    /// have asked for it.
     pause: Option<(Instant, Duration)>,
-    /// and after it was given back at once.
+    /// The same, after the directory was given back at once.
     spoilt: Option<(Instant, Duration)>,
 }
 
