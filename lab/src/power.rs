@@ -120,6 +120,12 @@ impl PowerDisk {
         self.state.lock().tree.is_stable(part.as_bytes())
     }
 
+    /// Whether nothing is unsynced in the files below the directory `name`.
+    #[must_use]
+    pub fn is_stable_below(&self, name: &str) -> bool {
+        self.state.lock().tree.is_stable_below(name.as_bytes())
+    }
+
     /// Cuts the power, and switches it on again. Programs that had files open must have ended.
     pub fn cut(&self, left: Left, random: &SimRandom) {
         self.state.lock().tree.cut(left, random);

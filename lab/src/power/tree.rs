@@ -206,6 +206,14 @@ impl Tree {
         })
     }
 
+    /// Whether nothing is unsynced in the files below the directory `name`.
+    pub(super) fn is_stable_below(&self, name: &[u8]) -> bool {
+        self.nodes.iter().all(|(id, node)| match &node.kind {
+            Kind::File(content) => content.is_stable() || !self.is_below(*id, name),
+            Kind::Dir(_) => true,
+        })
+    }
+
     /// Whether the node or a directory above it has this name.
     pub(super) fn is_below(&self, mut node: NodeId, name: &[u8]) -> bool {
         while let Some(found) = self.nodes.get(&node) {

@@ -118,7 +118,9 @@ impl World {
 
     async fn settle(&self) -> anyhow::Result<()> {
         let stable = async {
-            while !self.disk.is_stable(".log") {
+            // A log that is stable may name blocks that the next sync makes stable, and is cut
+            // behind these.
+            while !self.disk.is_stable(".log") || !self.disk.is_stable_below("blocks") {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
