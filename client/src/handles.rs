@@ -132,15 +132,6 @@ impl Client {
         let stamp = self.core.files.stamp();
         let done = self.core.call(cred, node.home(), request, Stand::NONE).await?;
         let Reply::Attr(attr) = done.reply else { return Err(unexpected().into()) };
-        if let NodeRef::Dir(dir) = node
-            && self.core.layouts.get(dir).is_some()
-        {
-            // Race: a rename of other servers may be prepared at one partition, and answered. The
-            // server that adds all of them up does not wait for that, and the partition does. The
-            // change is made, so an error says only that nothing better is known.
-            let told = self.core.attributes_of(cred, node, &Stand::NONE).await;
-            return Ok(told.map_or(attr, |(attr, _)| attr));
-        }
         match &file {
             Some(state) if set.size.is_some() => Ok(self.core.files.resized(state, attr)),
             Some(_) | None => Ok(self.core.files.seen(attr, stamp)),
