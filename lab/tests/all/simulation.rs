@@ -246,13 +246,10 @@ fn every_mount_that_holds_directories_answers_as_the_model() {
 }
 
 /// Worlds about directories that mounts hold which have failed once: number of servers, and seed.
-const FAILED_ONCE: [(u16, u64); 7] = [
+const FAILED_ONCE: [(u16, u64); 5] = [
     // Attributes that were set of a directory were told without a rename that had been answered.
     (2, 3_001_238),
     (2, 2_002_100),
-    // The same, of a directory in several partitions.
-    (3, 3_003_628),
-    (2, 60_775),
     // A session was lost, and the comparison did not know of that.
     (2, 3_000_843),
     (2, 3_001_374),
