@@ -208,10 +208,16 @@ impl Tree {
 
     /// Whether nothing is unsynced in the files below the directory `name`.
     pub(super) fn is_stable_below(&self, name: &[u8]) -> bool {
-        self.nodes.iter().all(|(id, node)| match &node.kind {
-            Kind::File(content) => content.is_stable() || !self.is_below(*id, name),
-            Kind::Dir(_) => true,
-        })
+        let dirs = self.nodes.values().filter_map(|node| match &node.kind {
+            Kind::Dir(dir) => Some(dir),
+            Kind::File(_) => None,
+        });
+        let there = dirs.flat_map(|dir| dir.live.values());
+        let mut unstable = there.filter(|id| match self.nodes.get(*id).map(|node| &node.kind) {
+            Some(Kind::File(content)) => !content.is_stable(),
+            Some(Kind::Dir(_)) | None => false,
+        });
+        !unstable.any(|id| self.is_below(*id, name))
     }
 
     /// Whether the node or a directory above it has this name.
