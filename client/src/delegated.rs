@@ -266,9 +266,6 @@ impl Delegating {
             return self.give_back_later(run.server, dir.id);
         }
         // The directory that had the name, and so the id, before is gone, and its grant with it.
-        if let Some(returns) = table.returns.get_mut(&run.server) {
-            returns.retain(|id| *id != dir.id);
-        }
         if let Some(before) = table.dirs.get(&dir.id).cloned() {
             drop(table);
             self.forget(&before);
@@ -287,6 +284,10 @@ impl Delegating {
         grant: &Grant,
     ) -> Arc<HeldDir> {
         let held = Arc::new(held);
+        // A return that was not sent would give this grant back.
+        if let Some(returns) = table.returns.get_mut(&run.server) {
+            returns.retain(|id| *id != held.dir.id);
+        }
         // Answers that were asked for before are old, also of when the directory was held before.
         let epoch = self.shared.epoch.fetch_add(1 << 32, Ordering::Relaxed);
         held.state.lock().changes += epoch;

@@ -1,8 +1,8 @@
 //! Directories that exist: those in which this client works are asked for.
 //!
-//! Who has changed several things in a directory within a second is likely to go on. The directory
-//! is asked for with all its names, and held from then on as one that was made here. When somebody
-//! else asks for it, it is given back, and not asked for again for a while.
+//! Programs that have changed several things in a directory within a second are likely to go on. The
+//! directory is asked for with all its names, and held from then on as one that was made here. When
+//! somebody else asks for it, it is given back, and not asked for again for a while.
 //!
 //! Always true: what the names were asked for is all that this client has done in the directory.
 //! Each operation that may change something in a directory *is present* there until it has its
@@ -73,6 +73,17 @@ pub(super) struct Visits {
     unanswered: Option<Instant>,
 }
 
+/// When a pause from now on ends, and how long it is: twice as long as the one before.
+fn doubled(
+    before: Option<(Instant, Duration)>,
+    first: Duration,
+    most: Duration,
+    now: Instant,
+) -> Option<(Instant, Duration)> {
+    let pause = before.map_or(first, |(_, pause)| most.min(pause * 2));
+    Some((now + pause, pause))
+}
+
 /// A directory in which this client works.
 struct Visit {
     /// How many operations are present.
@@ -121,8 +132,7 @@ impl Visits {
     pub(super) fn recalled(&mut self, dir: DirId, now: Instant) {
         let visit = self.at(dir, now);
         let before = visit.pause.filter(|(until, _)| now < *until + PAUSE_MAX);
-        let pause = before.map_or(PAUSE_FIRST, |(_, pause)| PAUSE_MAX.min(pause * 2));
-        visit.pause = Some((now + pause, pause));
+        visit.pause = doubled(before, PAUSE_FIRST, PAUSE_MAX, now);
     }
 
     /// The names that are being asked for may not be those of the directory any more.
@@ -175,8 +185,7 @@ impl Visits {
     /// A directory was granted, and given back at once for a reason of this client's own.
     fn spoilt(&mut self, dir: DirId, now: Instant) {
         let visit = self.at(dir, now);
-        let pause = visit.spoilt.map_or(SPOILT_FIRST, |(_, pause)| SPOILT_MAX.min(pause * 2));
-        visit.spoilt = Some((now + pause, pause));
+        visit.spoilt = doubled(visit.spoilt, SPOILT_FIRST, SPOILT_MAX, now);
     }
 
     /// Whether a directory is being asked for.
@@ -271,21 +280,10 @@ impl Delegating {
         if !self.shared.on {
             return (None, Presence::new(None));
         }
-        let held = loop {
-            let changed = self.shared.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            {
-                let mut table = self.shared.table.lock();
-                let is_filling = table.visits.filling.contains_key(&dir.id);
-                if !is_filling || bugs::has(Bug::PresenceIgnored) {
-                    table.visits.at(dir.id, Instant::now()).present += 1;
-                    break table.dirs.get(&dir.id).filter(|held| held.dir.ino == dir.ino).cloned();
-                }
-            }
-            changed.await;
+        let (held, mut presence) = match self.enters(dir) {
+            Some(entered) => entered,
+            None => self.enters_later(dir).await,
         };
-        let mut presence = Presence::new(Some((self, *dir)));
         let held = match held {
             Some(held) => self.is_live(&held).await.then_some(held),
             None => None,
@@ -295,6 +293,30 @@ impl Delegating {
             self.touches(dir);
         }
         (held, presence)
+    }
+
+    /// An operation is present from now on, unless the directory is being asked for.
+    fn enters(&self, dir: &DirRef) -> Option<(Option<Arc<HeldDir>>, Presence<'_>)> {
+        let mut table = self.shared.table.lock();
+        if table.visits.is_asked_for(dir.id) && !bugs::has(Bug::PresenceIgnored) {
+            return None;
+        }
+        table.visits.at(dir.id, Instant::now()).present += 1;
+        let held = table.dirs.get(&dir.id).filter(|held| held.dir.ino == dir.ino).cloned();
+        Some((held, Presence::new(Some((self, *dir)))))
+    }
+
+    /// Like [`Delegating::enters`], once the directory is not being asked for any more.
+    async fn enters_later(&self, dir: &DirRef) -> (Option<Arc<HeldDir>>, Presence<'_>) {
+        loop {
+            let changed = self.shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(entered) = self.enters(dir) {
+                return entered;
+            }
+            changed.await;
+        }
     }
 
     /// Begins to open a file.
@@ -397,7 +419,7 @@ impl Delegating {
             || table.returns.values().any(|returns| returns.contains(&dir.id));
         !is_returned
             && !table.visits.are_quiet(now)
-            && !table.visits.filling.contains_key(&dir.id)
+            && !table.visits.is_asked_for(dir.id)
             && !table.dirs.contains_key(&dir.id)
             && !table.is_full()
             && !self.shared.stopped.load(Ordering::Acquire)
@@ -417,9 +439,8 @@ impl Delegating {
                 Filled::Away if !self.shared.eager => table.visits.recalled(dir.id, now),
                 Filled::Spoilt if !self.shared.eager => table.visits.spoilt(dir.id, now),
                 Filled::Refused if !self.shared.eager => {
-                    let pause = table.visits.refused.map(|(_, pause)| pause * 2);
-                    let pause = pause.unwrap_or(REFUSED_FIRST).min(REFUSED_MAX);
-                    table.visits.refused = Some((now + pause, pause));
+                    let before = table.visits.refused;
+                    table.visits.refused = doubled(before, REFUSED_FIRST, REFUSED_MAX, now);
                 }
                 Filled::Spoilt | Filled::Away | Filled::Refused => {}
             }
@@ -434,7 +455,7 @@ impl Delegating {
         self.shared.changed.notify_waiters();
     }
 
-    /// How that ends, and which server was asked last.
+    /// Asks for the delegation and all pages. Returns how that ended, and which server was asked.
     async fn ask_for(&self, dir: &DirRef, names_max: u32) -> (Filled, u16) {
         let lease = Lease::begins(self.now());
         let (mut first, grant, run) = match self.ask_page(dir, 0, names_max).await {
@@ -529,9 +550,6 @@ impl Delegating {
                 // Others may have written since it was opened.
                 file.forget_contents();
                 at_work.push((*ino, name.clone()));
-            }
-            if let Some(returns) = table.returns.get_mut(&run.server) {
-                returns.retain(|id| *id != dir.id);
             }
             for (ino, name) in places {
                 table.files.insert(ino, (dir.id, name));

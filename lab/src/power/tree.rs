@@ -195,29 +195,26 @@ impl Tree {
     /// Whether nothing is unsynced in the files with `part` in their name, except those that were
     /// removed.
     pub(super) fn is_stable(&self, part: &[u8]) -> bool {
-        let dirs = self.nodes.values().filter_map(|node| match &node.kind {
-            Kind::Dir(dir) => Some(dir),
-            Kind::File(_) => None,
-        });
-        let there = dirs.flat_map(|dir| dir.live.values()).filter_map(|node| self.nodes.get(node));
-        there.filter(|node| node.is_named(part)).all(|node| match &node.kind {
-            Kind::File(content) => content.is_stable(),
-            Kind::Dir(_) => true,
-        })
+        self.unstable().all(|(_, node)| !node.is_named(part))
     }
 
-    /// Whether nothing is unsynced in the files below the directory `name`.
-    pub(super) fn is_stable_below(&self, name: &[u8]) -> bool {
+    /// Files that have a name, and of which something is unsynced.
+    fn unstable(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         let dirs = self.nodes.values().filter_map(|node| match &node.kind {
             Kind::Dir(dir) => Some(dir),
             Kind::File(_) => None,
         });
         let there = dirs.flat_map(|dir| dir.live.values());
-        let mut unstable = there.filter(|id| match self.nodes.get(*id).map(|node| &node.kind) {
-            Some(Kind::File(content)) => !content.is_stable(),
-            Some(Kind::Dir(_)) | None => false,
-        });
-        !unstable.any(|id| self.is_below(*id, name))
+        let there = there.filter_map(|id| Some((*id, self.nodes.get(id)?)));
+        there.filter(|(_, node)| match &node.kind {
+            Kind::File(content) => !content.is_stable(),
+            Kind::Dir(_) => false,
+        })
+    }
+
+    /// Whether nothing is unsynced in the files below the directory `name`.
+    pub(super) fn is_stable_below(&self, name: &[u8]) -> bool {
+        self.unstable().all(|(id, _)| !self.is_below(id, name))
     }
 
     /// Whether the node or a directory above it has this name.
