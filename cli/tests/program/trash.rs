@@ -68,6 +68,7 @@ fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
     let listing = "find a -printf '%p %i %m %s %T@ %l\\n' | sort; cat a/b/file; cksum <a/b/c/large";
     let before = sh(&mount.0, listing);
     let files = fs::read_dir(&mount.0).unwrap().count();
+    sync(&mount.0);
     fs::remove_dir_all(at("a")).unwrap();
     fs::remove_file(at("other")).unwrap();
     assert_eq!(fs::read_dir(&mount.0).unwrap().count(), files - 2);
@@ -105,12 +106,18 @@ fn removes_and_puts_back(mount: &Mountpoint, address: &str, token: &Path) {
     ends_the_trash_when_that_is_said(address, token);
 }
 
+/// Waits until the server knows everything that was done on the mount, and it is stable.
+fn sync(path: &Path) {
+    fs::File::open(path).unwrap().sync_all().unwrap();
+}
+
 /// Any of three versions of a file can be restored.
 fn chooses_among_versions(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> Output) {
     let file = mount.0.join("versions");
     for (version, bytes) in [("one", 1000), ("two", 2100), ("three", 3000)] {
         fs::write(&file, version.repeat(bytes / version.len() + 1)).unwrap();
         std::os::unix::fs::chown(&file, Some(1234), Some(5678)).unwrap();
+        sync(&file);
         fs::remove_file(&file).unwrap();
         // Each is removed in another second.
         pause(Duration::from_millis(1100));
@@ -175,6 +182,8 @@ fn until_all_keep(mount: &Mountpoint, restore: &dyn Fn(&[&str]) -> Output) {
             fs::create_dir_all(&dir).unwrap();
             fs::write(dir.join("probe"), "x").unwrap();
         }
+        // A name that a mount makes and removes before it tells the server is not kept.
+        sync(&probes);
         fs::remove_dir_all(&probes).unwrap();
         let listed = String::from_utf8(restore(&["--list"]).stdout).unwrap();
         let probe =
