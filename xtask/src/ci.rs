@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::{
-    layers,
+    layers, python,
     step::{self, Counts, say, timed},
     tidy, tools,
 };
@@ -74,6 +74,7 @@ fn steps(root: &Path, counts: &mut Counts) -> anyhow::Result<()> {
             timed("tests", || step::run(waiting, 45 * MINUTE, counts))?;
             let docs = [&tests[..], &["--doc"]].concat();
             timed("doc tests", || step::run(cargo(root).args(docs), 10 * MINUTE, counts))?;
+            timed("python", || python::run(root, cargo(root), counts))?;
             suites(root, counts)
         })
     })

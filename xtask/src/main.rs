@@ -11,6 +11,7 @@ mod matrix;
 mod pjdfstest;
 mod promises;
 mod prose;
+mod python;
 mod served;
 mod step;
 mod tidy;

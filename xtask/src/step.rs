@@ -22,12 +22,14 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Adds what a line like `test result: ok. 3 passed; 0 failed; …` reports; other lines add
-    /// nothing.
+    /// Adds what a line like `test result: ok. 3 passed; 0 failed; …` of cargo reports, or one like
+    /// `1 failed, 3 passed in 2.10s` of pytest; other lines add nothing.
     pub(crate) fn add_line(&mut self, line: &str) {
-        let Some(results) = line.trim().strip_prefix("test result:") else { return };
+        let cargo = line.trim().strip_prefix("test result:");
+        let pytest = || line.rsplit_once(" in ").filter(|(_, took)| took.ends_with('s'));
+        let Some(results) = cargo.or_else(|| Some(pytest()?.0)) else { return };
         for (number, what) in results
-            .split([';', '.'])
+            .split([';', '.', ','])
             .filter_map(|part| part.trim().split_once(' '))
             .filter_map(|(number, what)| Some((number.parse::<u64>().ok()?, what)))
         {
@@ -200,10 +202,12 @@ mod tests {
             "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; \
              finished in 1.25s",
+            "1 failed, 20 passed, 5 warnings in 4.61s",
+            "tests passed in 3s",
         ] {
             counts.add_line(line);
         }
-        assert_eq!(counts, Counts { passed: 7, failed: 2 });
+        assert_eq!(counts, Counts { passed: 27, failed: 3 });
     }
 
     #[test]

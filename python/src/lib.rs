@@ -1,0 +1,16 @@
+//! `pando._pando`: the native client for Python. The package's modules in Python call it.
+
+mod driver;
+mod entry;
+mod errors;
+mod file;
+mod op;
+mod out;
+mod session;
+mod walk;
+
+#[pyo3::pymodule]
+mod _pando {
+    #[pymodule_export]
+    use crate::{entry::DirEntry, file::File, session::Session, walk::Listing};
+}
