@@ -13,9 +13,14 @@ Errors are `OSError` and its subclasses, with `errno` and `filename`. The GIL is
 waits, and a call can be interrupted (Ctrl-C).
 """
 
-from ._pando import DirEntry, RawFile
+import atexit
+
+from ._pando import DirEntry, RawFile, end
 from .aio import AsyncClient
 from .client import Client, connect
 from .file import PandoFile
+
+# Before the interpreter goes, nobody is called any more.
+atexit.register(end)
 
 __all__ = ["AsyncClient", "Client", "DirEntry", "PandoFile", "RawFile", "connect"]

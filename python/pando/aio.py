@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from .client import Client
+from .file import as_bytes
 
 
 class AsyncClient:
@@ -31,8 +32,11 @@ class AsyncClient:
                 future.set_result(value)
 
         def done(value):
-            if not loop.is_closed():
+            try:
                 loop.call_soon_threadsafe(settle, value)
+            except RuntimeError:
+                # The loop is closed, and nobody waits.
+                pass
 
         self.client._session.start(done, operation, *arguments)
         return await future
@@ -49,7 +53,7 @@ class AsyncClient:
         """As `Client.exists`."""
         try:
             await self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
         return True
 
@@ -61,11 +65,11 @@ class AsyncClient:
         """As `Client.truncate`."""
         await self._call("truncate", os.fsdecode(path), length)
 
-    async def mkdir(self, path, mode=0o777):
+    async def mkdir(self, path, mode=0o755):
         """As `Client.mkdir`."""
         await self._call("mkdir", os.fsdecode(path), mode)
 
-    async def makedirs(self, path, mode=0o777):
+    async def makedirs(self, path, mode=0o755):
         """Make a directory and those above; all may be there."""
         await self._call("makedirs", os.fsdecode(path), mode)
 
@@ -112,4 +116,4 @@ class AsyncClient:
 
     async def write_bytes(self, path, data):
         """As `Client.write_bytes`."""
-        await self._call("write", os.fsdecode(path), bytes(data))
+        await self._call("write", os.fsdecode(path), as_bytes(data))

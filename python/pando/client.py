@@ -1,17 +1,33 @@
 """The client whose calls wait."""
 
+import errno
 import io
+import math
 import os
+import shutil
 import socket
+import stat
 import threading
+import weakref
 
 from ._pando import Session
-from .file import PandoFile, parse_mode
+from .file import BufferedRandom, BufferedWriter, PandoFile, as_bytes, parse_mode
 
 #: The most operations of a bulk call that are under way at a time.
 IN_FLIGHT = 128
 
 _CHANGES = {"set": 0, "create": 1, "replace": 2}
+
+#: Clients whose locks a child of a fork makes anew: another thread may have held them.
+_clients = weakref.WeakSet()
+
+
+def _after_fork():
+    for client in list(_clients):
+        client._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _read_token(token, token_file):
@@ -49,39 +65,39 @@ class Client:
     """
 
     def __init__(self, addresses, *, token=None, token_file=None, user=None, timeout=10.0):
+        if math.isnan(timeout) or timeout < 0:
+            raise ValueError(f"invalid timeout: {timeout}")
         text, known = _read_token(token, token_file)
-        self._known = {**known, "user": user, "timeout": timeout}
-        self._addresses = list(addresses)
-        self._text = text
-        self._lock = threading.Lock()
-        self._closed = False
+        self._begin(addresses, text, {**known, "user": user, "timeout": timeout})
         self._open = self._connect()
 
+    def _begin(self, addresses, text, known):
+        self._addresses = list(addresses)
+        self._text = text
+        self._known = known
+        self._lock = threading.Lock()
+        self._closed = False
+        self._open = None
+        _clients.add(self)
+
     def _connect(self):
-        uid_gid = self._known["user"]
-        if uid_gid is not None:
-            uid, gid, *groups = uid_gid
-            uid_gid = (uid, gid, list(groups[0]) if groups else [])
+        user = self._known["user"]
+        if user is not None:
+            uid, gid, *groups = user
+            user = (uid, gid, list(groups[0]) if groups else [])
         name = f"{socket.gethostname()} pid {os.getpid()} python"
-        return Session(
-            self._addresses,
-            self._text,
-            user=uid_gid,
-            name=name,
-            seconds=float(self._known["timeout"]),
-        )
+        seconds = float(self._known["timeout"])
+        return Session(self._addresses, self._text, user=user, name=name, seconds=seconds)
 
     @property
     def _session(self):
+        if self._closed:
+            raise ValueError("the client is closed")
         session = self._open
-        if session.is_here:
+        if session is not None and session.is_here:
             return session
-        # This is the child of a fork, and its parent's lock may be held for ever.
-        self._lock = threading.Lock() if self._lock.locked() else self._lock
         with self._lock:
-            if not self._open.is_here:
-                if self._closed:
-                    raise ValueError("the client is closed")
+            if self._open is None or not self._open.is_here:
                 self._open = self._connect()
             return self._open
 
@@ -110,16 +126,17 @@ class Client:
     def as_user(self, uid, gid, groups=()):
         """The same client, acting for another user. The session is shared."""
         other = Client.__new__(Client)
-        other.__dict__.update(self.__dict__)
-        other._known = {**self._known, "user": (uid, gid, list(groups))}
-        other._lock = threading.Lock()
+        known = {**self._known, "user": (uid, gid, list(groups))}
+        other._begin(self._addresses, self._text, known)
         other._open = self._session.as_user(uid, gid, list(groups))
         return other
 
     def close(self):
         """Send what was written and end the session. Raises `OSError` if something was lost."""
+        if self._closed:
+            return
         self._closed = True
-        if self._open.is_here:
+        if self._open is not None and self._open.is_here:
             self._open.close()
 
     # Attributes.
@@ -134,8 +151,8 @@ class Client:
 
     def _kind(self, path):
         try:
-            return self.stat(path).st_mode & 0o170000
-        except (FileNotFoundError, NotADirectoryError):
+            return stat.S_IFMT(self.stat(path).st_mode)
+        except OSError:
             return 0
 
     def exists(self, path):
@@ -144,11 +161,11 @@ class Client:
 
     def isfile(self, path):
         """Whether a path leads to a regular file."""
-        return self._kind(path) == 0o100000
+        return self._kind(path) == stat.S_IFREG
 
     def isdir(self, path):
         """Whether a path leads to a directory."""
-        return self._kind(path) == 0o040000
+        return self._kind(path) == stat.S_IFDIR
 
     def chmod(self, path, mode, *, follow_symlinks=True):
         """Set permission bits."""
@@ -186,7 +203,7 @@ class Client:
 
     def setxattr(self, path, name, value, *, mode="set"):
         """Set an extended attribute; `mode` `"create"` or `"replace"` asks that it be new or not."""
-        self._session.call("setxattr", os.fsdecode(path), name, bytes(value), _CHANGES[mode])
+        self._session.call("setxattr", os.fsdecode(path), name, as_bytes(value), _CHANGES[mode])
 
     def removexattr(self, path, name):
         """Remove an extended attribute."""
@@ -194,18 +211,18 @@ class Client:
 
     # Names.
 
-    def mkdir(self, path, mode=0o777):
+    def mkdir(self, path, mode=0o755):
         """Make a directory. There is no umask: the mode is taken as it is."""
         self._session.call("mkdir", os.fsdecode(path), mode)
 
-    def makedirs(self, path, mode=0o777, exist_ok=False):
+    def makedirs(self, path, mode=0o755, exist_ok=False):
         """Make a directory and those above that are missing."""
         path = os.fsdecode(path)
         if not exist_ok and self.exists(path):
             raise FileExistsError(17, os.strerror(17), path)
         self._session.call("makedirs", path, mode)
 
-    def mknod(self, path, mode=0o600, device=0):
+    def mknod(self, path, mode=0o644, device=0):
         """Make a file, a pipe or a device, without opening it."""
         self._session.call("mknod", os.fsdecode(path), mode, device)
 
@@ -279,46 +296,58 @@ class Client:
 
     def walk(self, top="/", topdown=True, onerror=None, followlinks=False):
         """As `os.walk`."""
-        dirs, files = [], []
-        top = os.fsdecode(top)
-        try:
-            for entry in self.scandir(top):
-                (dirs if entry.is_dir(follow_symlinks=True) else files).append(entry.name)
-        except OSError as error:
-            if onerror is not None:
-                onerror(error)
-            return
-        if topdown:
-            yield top, dirs, files
-        for name in dirs:
-            below = os.path.join(top, name)
-            if followlinks or not self._is_link(below):
-                yield from self.walk(below, topdown, onerror, followlinks)
-        if not topdown:
-            yield top, dirs, files
+        stack = [os.fsdecode(top)]
+        while stack:
+            top = stack.pop()
+            if isinstance(top, tuple):
+                yield top
+                continue
+            dirs, files = [], []
+            try:
+                for entry in self.scandir(top):
+                    (dirs if _is_dir(entry) else files).append(entry.name)
+            except OSError as error:
+                if onerror is not None:
+                    onerror(error)
+                continue
+            if topdown:
+                yield top, dirs, files
+            else:
+                stack.append((top, dirs, files))
+            for name in reversed(dirs):
+                below = os.path.join(top, name)
+                if followlinks or not self.islink(below):
+                    stack.append(below)
 
-    def _is_link(self, path):
+    def islink(self, path):
+        """Whether a path names a symbolic link."""
         try:
-            return self.lstat(path).st_mode & 0o170000 == 0o120000
+            return stat.S_ISLNK(self.lstat(path).st_mode)
         except OSError:
             return False
 
     def rmtree(self, path):
-        """Remove a directory with everything below it; many at a time."""
-        levels = [[os.fsdecode(path)]]
+        """Remove a directory with everything below it; many at a time.
+
+        Links are removed and not followed. Names are those of the moment when they were listed: who
+        lets others change the tree meanwhile may remove what they have put there.
+        """
+        path = os.fsdecode(path)
+        if not stat.S_ISDIR(self.lstat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        files, levels = [], []
         for entry in self.scantree(path, onerror=_raise):
             if not entry.is_dir(follow_symlinks=False):
-                levels[0].append(entry.path)
+                files.append((entry.path,))
                 continue
             depth = entry.path.count("/")
             while len(levels) <= depth:
                 levels.append([])
-            levels[depth].append(entry.path)
-        top, *files = levels[0]
-        _first_error(self.bulk("unlink", [(file,) for file in files]))
-        for level in reversed(levels[1:]):
-            _first_error(self.bulk("rmdir", [(directory,) for directory in level]))
-        self.rmdir(top)
+            levels[depth].append((entry.path,))
+        _first_error(self.bulk("unlink", files))
+        for level in reversed(levels):
+            _first_error(self.bulk("rmdir", level))
+        self.rmdir(path)
 
     # Contents.
 
@@ -334,9 +363,9 @@ class Client:
             return raw
         size = raw.BUFFER if buffering in (-1, 1) else buffering
         if raw.readable() and raw.writable():
-            file = io.BufferedRandom(raw, size)
+            file = BufferedRandom(raw, size)
         elif raw.writable():
-            file = io.BufferedWriter(raw, size)
+            file = BufferedWriter(raw, size)
         else:
             file = io.BufferedReader(raw, size)
         if not is_text:
@@ -351,7 +380,7 @@ class Client:
 
     def write_bytes(self, path, data):
         """Make a file of these bytes, or replace its contents."""
-        self._session.call("write", os.fsdecode(path), bytes(data))
+        self._session.call("write", os.fsdecode(path), as_bytes(data))
 
     def read_text(self, path, encoding="utf-8"):
         """The text of a file."""
@@ -362,13 +391,18 @@ class Client:
         self.write_bytes(path, text.encode(encoding))
 
     def copy_file(self, source, target):
-        """Copy a file on the servers; its bytes do not come here."""
+        """Copy a file without bringing its bytes to Python; permission bits go along, set-id bits do
+        not. Raises `shutil.SameFileError` when both are one file."""
         session = self._session
-        source_file = session.call("open", os.fsdecode(source), 0, 0)
+        source, target = os.fsdecode(source), os.fsdecode(target)
+        source_file = session.call("open", source, 0, 0)
         try:
-            mode = session.call("fstat", source_file).st_mode & 0o7777
-            target_file = session.call("open", os.fsdecode(target), 1 | 4 | 8, mode)
+            told = session.call("fstat", source_file)
+            target_file = session.call("open", target, 1 | 8, told.st_mode & 0o777)
             try:
+                if session.call("fstat", target_file).st_ino == told.st_ino:
+                    raise shutil.SameFileError(f"{source!r} and {target!r} are the same file")
+                session.call("ftruncate", target_file, 0)
                 at = 0
                 while copied := session.call("copy", source_file, at, target_file, at, 1 << 26):
                     at += copied
@@ -401,14 +435,14 @@ class Client:
     def writes(self, files, *, in_flight=IN_FLIGHT):
         """Make or replace many files: `files` is a dict of `bytes` by path. A list of `None` or
         `OSError`."""
-        arguments = [(os.fsdecode(path), bytes(data)) for path, data in files.items()]
+        arguments = [(os.fsdecode(path), as_bytes(data)) for path, data in files.items()]
         return self.bulk("write", arguments, in_flight=in_flight)
 
     def unlinks(self, paths, *, in_flight=IN_FLIGHT):
         """Remove the names of many files: a list of `None` or `OSError`."""
         return self.bulk("unlink", [(os.fsdecode(path),) for path in paths], in_flight=in_flight)
 
-    def mkdirs(self, paths, mode=0o777, *, in_flight=IN_FLIGHT):
+    def mkdirs(self, paths, mode=0o755, *, in_flight=IN_FLIGHT):
         """Make many directories: a list of `None` or `OSError`."""
         arguments = [(os.fsdecode(path), mode) for path in paths]
         return self.bulk("mkdir", arguments, in_flight=in_flight)
@@ -423,7 +457,18 @@ class Client:
 
 
 def _again(addresses, known):
-    return Client(addresses, **known)
+    """A copy that connects with its first call."""
+    text, _ = _read_token(known.get("token"), known.get("token_file"))
+    client = Client.__new__(Client)
+    client._begin(addresses, text, known)
+    return client
+
+
+def _is_dir(entry):
+    try:
+        return entry.is_dir(follow_symlinks=True)
+    except OSError:
+        return False
 
 
 def _raise(error):

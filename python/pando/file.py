@@ -21,6 +21,27 @@ def parse_mode(mode):
     return options, "b" not in mode, mode.replace("b", "").replace("t", "")
 
 
+def as_bytes(data):
+    """The bytes of an object that has some; of a number there are none."""
+    return data if type(data) is bytes else bytes(memoryview(data))
+
+
+class BufferedWriter(io.BufferedWriter):
+    """A buffer whose flush reaches the servers."""
+
+    def flush(self):
+        super().flush()
+        self.raw.flush()
+
+
+class BufferedRandom(io.BufferedRandom):
+    """A buffer whose flush reaches the servers."""
+
+    def flush(self):
+        super().flush()
+        self.raw.flush()
+
+
 class PandoFile(io.RawIOBase):
     """A file without a buffer: each call is one of the client's."""
 
@@ -30,8 +51,9 @@ class PandoFile(io.RawIOBase):
     #: The most that one call reads, in bytes.
     _READ_MAX = 1 << 24
 
-    def __init__(self, client, path, options, mode, permissions=0o666):
+    def __init__(self, client, path, options, mode, permissions=0o644):
         super().__init__()
+        self._raw = None
         self._session = client._session
         self._raw = self._session.call("open", path, options, permissions)
         self._at = 0
@@ -76,7 +98,7 @@ class PandoFile(io.RawIOBase):
         self._check()
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
-        data = bytes(data)
+        data = as_bytes(data)
         self._session.call("pwrite", self._raw, offset, data)
         return len(data)
 
@@ -98,7 +120,7 @@ class PandoFile(io.RawIOBase):
         self._check()
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
-        data = bytes(data)
+        data = as_bytes(data)
         if self._appends:
             self._at = self._session.call("append", self._raw, data)
         else:
@@ -182,7 +204,8 @@ class PandoFile(io.RawIOBase):
         if self.closed:
             return
         try:
-            self._session.call("close", self._raw)
+            if self._raw is not None:
+                self._session.call("close", self._raw)
         finally:
             # The base class would flush what is closed.
             self._writes = False

@@ -95,7 +95,7 @@ class PandoFileSystem(AbstractFileSystem):
         return told
 
     def _entry(self, entry):
-        """As of `info`, which follows links."""
+        """As of `info`, but a link is none of what it points to: who walks does not follow it."""
         try:
             stat = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
@@ -107,7 +107,7 @@ class PandoFileSystem(AbstractFileSystem):
         except OSError:
             return self._told(entry.path, stat)
         told = self._told(entry.path, followed, self.client.readlink(entry.path))
-        told["islink"] = True
+        told.update(islink=True, type="link")
         return told
 
     def info(self, path, **kwargs):
@@ -117,7 +117,7 @@ class PandoFileSystem(AbstractFileSystem):
             return self._told(path, stat)
         try:
             told = self._told(path, self.client.stat(path), self.client.readlink(path))
-        except FileNotFoundError:
+        except OSError:
             told = self._told(path, stat)
         told["islink"] = True
         return told
@@ -200,26 +200,34 @@ class PandoFileSystem(AbstractFileSystem):
         self.client.rmdir(self._strip_protocol(path))
 
     def rm_file(self, path):
-        self.client.unlink(self._strip_protocol(path))
+        path = self._strip_protocol(path)
+        try:
+            self.client.unlink(path)
+        except IsADirectoryError:
+            # `rm` with a depth removes what it has found, directories last.
+            self.client.rmdir(path)
 
     def _rm(self, path):
         self.rm_file(path)
 
     def rm(self, path, recursive=False, maxdepth=None):
+        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+        if any(self._strip_protocol(each) == "/" for each in paths):
+            raise ValueError("the root is not removed")
         if maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
-        paths = [path] if isinstance(path, (str, os.PathLike)) else path
-        for each in self.expand_path(list(paths)):
-            if not self.client.isdir(each) or self._is_link(each):
+        removed = set()
+        for each in self.expand_path(paths):
+            if any(parent in removed for parent in _parents(each)):
+                continue
+            if self.client.islink(each) or not self.client.isdir(each):
                 self.client.unlink(each)
             elif recursive:
                 self.client.rmtree(each)
+                removed.add(each)
             else:
                 raise IsADirectoryError(21, os.strerror(21), each)
-
-    def _is_link(self, path):
-        return self.client.lstat(path).st_mode & 0o170000 == 0o120000
 
     def mv_file(self, path1, path2, **kwargs):
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -227,12 +235,17 @@ class PandoFileSystem(AbstractFileSystem):
         self._make(path2, lambda: self.client.rename(path1, path2))
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
-        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-        is_one = isinstance(path1, (str, os.PathLike)) and not any(c in source for c in "*?[")
-        if is_one and maxdepth is None and not path2.endswith("/") and not self.isdir(target):
-            self.mv_file(source, target)
-        else:
-            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        """Rename, also of whole trees: into `path2` if that is a directory."""
+        if maxdepth is not None:
+            raise ValueError("a tree is moved whole")
+        target = self._strip_protocol(path2)
+        into = stringify_path(path2).endswith("/") or self.isdir(target)
+        sources = self.expand_path(path1)
+        if len(sources) > 1 and not into:
+            raise NotADirectoryError(20, os.strerror(20), target)
+        for source in sources:
+            name = source.rpartition("/")[2]
+            self.mv_file(source, f"{target.rstrip('/')}/{name}" if into else target)
 
     def cp_file(self, path1, path2, **kwargs):
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
@@ -270,7 +283,7 @@ class PandoFileSystem(AbstractFileSystem):
         buffering = -1 if block_size in (None, "default") else int(block_size)
         if "r" in mode:
             return self.client.open(path, mode, buffering)
-        if autocommit or "w" not in mode:
+        if autocommit:
             return self._make(path, lambda: self.client.open(path, mode, buffering))
         return self._make(path, lambda: _Uncommitted(self.client, path, mode, buffering))
 
@@ -294,12 +307,15 @@ class PandoFileSystem(AbstractFileSystem):
         ends = ends if isinstance(ends, (list, tuple)) else [ends] * count
         if not len(starts) == len(ends) == count:
             raise ValueError("paths, starts and ends are of different lengths")
-        paths = [self._strip_protocol(path) for path in paths]
-        arguments = [
-            (path, *self._range(path, start, end))
-            for path, start, end in zip(paths, starts, ends)
-        ]
-        results = self.client.bulk("read", arguments)
+        results, arguments = [None] * count, {}
+        for at, (path, start, end) in enumerate(zip(paths, starts, ends)):
+            path = self._strip_protocol(path)
+            try:
+                arguments[at] = (path, *self._range(path, start, end))
+            except OSError as error:
+                results[at] = error
+        for at, result in zip(arguments, self.client.bulk("read", list(arguments.values()))):
+            results[at] = result
         if on_error == "raise":
             _raise_first(results)
         return results
@@ -341,21 +357,30 @@ class PandoFileSystem(AbstractFileSystem):
 
 
 class _Uncommitted:
-    """A file that has its name only once it is committed."""
+    """A file that has its name, or its new contents, only once it is committed."""
 
     def __init__(self, client: Client, path, mode, buffering):
         self._client = client
+        self._is_new = "x" in mode
         self.path = path
         parent, _, name = path.rpartition("/")
-        self._temporary = f"{parent}/.{name[:200]}.{os.getpid()}.{id(self):x}.tmp"
-        self._file = client.open(self._temporary, mode.replace("w", "x"), buffering)
+        name = os.fsdecode(os.fsencode(name)[:200])
+        self._temporary = f"{parent}/.{name}.{os.getpid()}.{id(self):x}.tmp"
+        if "a" in mode and client.exists(path):
+            client.copy_file(path, self._temporary)
+        else:
+            mode = mode.replace("w", "x").replace("a", "x")
+        self._file = client.open(self._temporary, mode, buffering)
 
     def commit(self):
         """Give the file its name."""
-        self._client.rename(self._temporary, self.path)
+        self._file.close()
+        rename = self._client.rename_new if self._is_new else self._client.rename
+        rename(self._temporary, self.path)
 
     def discard(self):
         """Remove what was written."""
+        self._file.close()
         self._client.unlink(self._temporary)
 
     def __getattr__(self, name):
@@ -369,6 +394,11 @@ class _Uncommitted:
 
     def __iter__(self):
         return iter(self._file)
+
+
+def _parents(path):
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 def _raise_first(results):

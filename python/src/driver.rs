@@ -13,12 +13,17 @@ use std::{
 
 use client::Turns;
 use parking_lot::{Condvar, Mutex};
-use pyo3::{PyResult, exceptions::PyOSError};
+use pyo3::{
+    PyResult,
+    exceptions::{PyOSError, PyRuntimeError},
+};
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::{Builder, Handle, Runtime},
     sync::Notify,
     time::{Instant, timeout},
 };
+
+use crate::calls::Calls;
 
 /// How long nobody has called when the background thread drives.
 const QUIET: Duration = Duration::from_millis(5);
@@ -38,6 +43,7 @@ pub(crate) struct Driver {
     state: Mutex<State>,
     changed: Condvar,
     call: Notify,
+    calls: Calls,
 }
 
 #[derive(Default)]
@@ -70,6 +76,7 @@ impl Driver {
             state: Mutex::default(),
             changed: Condvar::new(),
             call: Notify::new(),
+            calls: Calls::start()?,
         }));
         let raced = DRIVER.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire);
         if raced.is_err() {
@@ -87,40 +94,37 @@ impl Driver {
         self.process == std::process::id()
     }
 
+    /// Calls of Python that are due.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
     /// How the threads that use a client of this driver take turns.
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns
     }
 
     /// Drives `future` for a while on this thread; `None`: it is not done.
-    pub(crate) fn tick<F: Future>(&self, future: Pin<&mut F>) -> Option<F::Output> {
-        {
-            let mut state = self.state.lock();
-            state.callers += 1;
-            if state.is_driven {
-                self.call.notify_one();
-            }
+    ///
+    /// # Errors
+    /// `RuntimeError` within a task of a runtime, where nothing may wait.
+    pub(crate) fn tick<F: Future>(&self, future: Pin<&mut F>) -> PyResult<Option<F::Output>> {
+        if Handle::try_current().is_ok() {
+            return Err(PyRuntimeError::new_err("called within a task of the client"));
         }
-        let done = self.runtime.block_on(async { timeout(TICK, future).await.ok() });
-        let mut state = self.state.lock();
-        state.callers -= 1;
-        state.last_call = Some(Instant::now());
-        done
+        let _calling = Calling::begin(self);
+        Ok(self.runtime.block_on(async { timeout(TICK, future).await.ok() }))
     }
 
     /// Runs a task that nobody waits for on a thread of his own.
-    pub(crate) fn spawn(
-        &'static self,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> tokio::task::AbortHandle {
+    pub(crate) fn spawn(&'static self, task: impl Future<Output = ()> + Send + 'static) {
         self.state.lock().tasks += 1;
         let ended = Ended(self);
-        let task = self.runtime.spawn(async move {
+        self.runtime.spawn(async move {
             let _ended = ended;
             task.await;
         });
         self.changed.notify_one();
-        task.abort_handle()
     }
 
     /// Drops what may ask the client for something.
@@ -153,6 +157,28 @@ impl State {
     }
 }
 
+/// A caller drives as long as this is there.
+struct Calling<'a>(&'a Driver);
+
+impl Calling<'_> {
+    fn begin(driver: &Driver) -> Calling<'_> {
+        let mut state = driver.state.lock();
+        state.callers += 1;
+        if state.is_driven {
+            driver.call.notify_one();
+        }
+        Calling(driver)
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.callers -= 1;
+        state.last_call = Some(Instant::now());
+    }
+}
+
 /// A task is over when this is dropped.
 struct Ended(&'static Driver);
 
@@ -160,6 +186,13 @@ impl Drop for Ended {
     fn drop(&mut self) {
         self.0.state.lock().tasks -= 1;
     }
+}
+
+/// Starts a thread that lives as long as the process.
+pub(crate) fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> PyResult<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let started = thread.spawn(work);
+    started.map(drop).map_err(|error| PyOSError::new_err(error.to_string()))
 }
 
 #[expect(unsafe_code, reason = "a pointer to something leaked lives as long as the process")]

@@ -1,5 +1,6 @@
 //! `pando._pando`: the native client for Python. The package's modules in Python call it.
 
+mod calls;
 mod driver;
 mod entry;
 mod errors;
@@ -12,5 +13,5 @@ mod walk;
 #[pyo3::pymodule]
 mod _pando {
     #[pymodule_export]
-    use crate::{entry::DirEntry, file::File, session::Session, walk::Listing};
+    use crate::{calls::end, entry::DirEntry, file::File, session::Session, walk::Listing};
 }

@@ -19,6 +19,7 @@ use pyo3::{
 use wire::{AllocateMode, RenameMode, SeekTo, XattrMode};
 
 use crate::{
+    errors::os_error,
     file::File,
     out::Out,
     walk::{Listing, Pages},
@@ -89,7 +90,7 @@ impl<'py> Args<'_, 'py> {
     }
 
     fn number(&mut self) -> PyResult<u64> {
-        self.next()?.extract()
+        natural(&self.next()?)
     }
 
     fn small(&mut self) -> PyResult<u32> {
@@ -97,7 +98,8 @@ impl<'py> Args<'_, 'py> {
     }
 
     fn maybe(&mut self) -> PyResult<Option<u64>> {
-        self.next()?.extract()
+        let number = self.next()?;
+        if number.is_none() { Ok(None) } else { natural(&number).map(Some) }
     }
 
     fn truth(&mut self) -> PyResult<bool> {
@@ -176,6 +178,13 @@ impl<'py> Args<'_, 'py> {
         }
         Err(PyTypeError::new_err("too many arguments"))
     }
+}
+
+/// A number of bytes, as system calls take it: `EINVAL` when it is negative.
+fn natural(number: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let signed: i64 = number.extract()?;
+    let invalid = || os_error(number.py(), &FsError::Invalid.into(), None);
+    u64::try_from(signed).map_err(|_| invalid())
 }
 
 impl Op {

@@ -19,6 +19,12 @@ use crate::{
     out::Out,
 };
 
+/// The most operations of a bulk call that are under way.
+const IN_FLIGHT_MAX: usize = 4096;
+
+/// Values of a bulk call that are made at a time.
+const CHUNK: usize = 128;
+
 /// The path that an operation names, and how it ended.
 type Done = (Option<PathBuf>, client::Result<Out>);
 
@@ -92,13 +98,17 @@ where
 {
     let mut future = driver.turns().in_turn(future);
     loop {
-        let done = py.detach(|| driver.tick(Pin::new(&mut future)));
-        if let Some(done) = done {
-            return Ok(done);
-        }
-        if let Err(raised) = py.check_signals() {
-            driver.drop(future);
-            return Err(raised);
+        let done = match py.detach(|| driver.tick(Pin::new(&mut future))) {
+            Ok(None) => py.check_signals().map(|()| None),
+            done => done,
+        };
+        match done {
+            Ok(Some(done)) => return Ok(done),
+            Ok(None) => {}
+            Err(raised) => {
+                driver.drop(future);
+                return Err(raised);
+            }
         }
     }
 }
@@ -174,15 +184,23 @@ impl Session {
         args: Vec<Bound<'_, PyTuple>>,
         in_flight: usize,
     ) -> PyResult<Py<PyList>> {
-        let ops: Vec<Op> =
-            args.iter().map(|args| Op::parse(name, args)).collect::<PyResult<_>>()?;
+        let mut ops = Vec::with_capacity(args.len());
+        for args in &args {
+            match Op::parse(name, args) {
+                Ok(op) => ops.push(op),
+                Err(error) => {
+                    self.0.driver.drop(ops);
+                    return Err(error);
+                }
+            }
+        }
         let client = self.0.client(py)?;
         let done = ops.into_iter().map(|op| {
             let (path, client) = (op.path().map(PathBuf::from), client.clone());
             async move { (path, op.run(client).await) }
         });
-        let in_flight = in_flight.max(1);
-        let mut chunks = futures::stream::iter(done).buffered(in_flight).ready_chunks(in_flight);
+        let in_flight = in_flight.clamp(1, IN_FLIGHT_MAX);
+        let mut chunks = futures::stream::iter(done).buffered(in_flight).ready_chunks(CHUNK);
         let values = self.0.values(py, &mut chunks);
         self.0.driver.drop(chunks);
         let values = values?;
@@ -205,17 +223,13 @@ impl Session {
         let driver = inner.driver;
         driver.spawn(async move {
             let answer = driver.turns().in_turn(op.run(client)).await;
-            // The turn is over: who has the GIL may wait for one.
-            let told = Python::try_attach(|py| {
+            driver.calls().soon(move |py| {
                 let value = inner.value(py, (path, answer));
                 let value = value.unwrap_or_else(|error| error.into_value(py).into_any());
                 if let Err(error) = done.call1(py, (value,)) {
                     error.write_unraisable(py, None);
                 }
-                drop((done, inner));
             });
-            // The interpreter has ended.
-            let _ = told;
         });
         Ok(())
     }

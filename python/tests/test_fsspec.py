@@ -137,6 +137,44 @@ def test_a_transaction_is_there_whole_or_not(url, options, top):
                 file.write(b"part")
             raise RuntimeError
     assert fs.ls(top) == [f"{top}/file"]
+    with fs.transaction:
+        appended, new = fs.open(f"{top}/file", "ab"), fs.open(f"{top}/new", "xb")
+        appended.write(b", and more")
+        new.write(b"new")
+        assert fs.cat_file(f"{top}/file") == b"whole"
+    assert fs.cat([f"{top}/file", f"{top}/new"]) == {
+        f"{top}/file": b"whole, and more",
+        f"{top}/new": b"new",
+    }
+
+
+def test_links_are_not_followed_by_what_removes(url, options, top):
+    fs, _ = fsspec.core.url_to_fs(url, **options)
+    fs.pipe({f"{top}/kept/file": b"kept", f"{top}/tree/a/file": b"x"})
+    for name in ("one", "two"):
+        fs.client.symlink("../kept", f"{top}/tree/{name}")
+    assert fs.find(f"{top}/tree", maxdepth=5) == fs.find(f"{top}/tree")
+    fs.rm(f"{top}/tree", recursive=True, maxdepth=3)
+    assert fs.cat_file(f"{top}/kept/file") == b"kept"
+    for root in ("/", "", url.removesuffix(top)):
+        with pytest.raises(ValueError):
+            fs.rm(root, recursive=True)
+    fs.pipe({f"{top}/d/e/b": b"x", f"{top}/d/a": b"y"})
+    fs.rm(f"{top}/d/**", recursive=True)
+    assert not fs.exists(f"{top}/d/a")
+
+
+def test_a_tree_is_moved_whole(url, options, top):
+    fs, _ = fsspec.core.url_to_fs(url, **options)
+    fs.pipe({f"{top}/a/b/file": b"x", f"{top}/c/file": b"y"})
+    with pytest.raises(OSError):
+        fs.mv(f"{top}/a", f"{top}/a/b", recursive=True)
+    assert fs.cat_file(f"{top}/a/b/file") == b"x"
+    fs.mv(f"{top}/a", f"{top}/c")
+    assert fs.find(top) == [f"{top}/c/a/b/file", f"{top}/c/file"]
+    fs.mkdir(f"{top}/new")
+    fs.mv(f"{top}/c/*", f"{top}/new")
+    assert fs.find(top) == [f"{top}/new/a/b/file", f"{top}/new/file"]
 
 
 def test_pandas_and_pyarrow_and_dask(url, options):
