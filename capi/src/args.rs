@@ -1,4 +1,4 @@
-//! What C passes by address: the only file that follows pointers, and calls functions of libc.
+//! Pointers that C passes: this is the only file that follows pointers, and calls functions of libc.
 //!
 //! The functions here are safe for the rest of the crate because their arguments come from C as they
 //! are, within one call: the header demands that each is null, or valid for what its function says
@@ -14,6 +14,9 @@ use std::{
 };
 
 use crate::error::{Failed, Result};
+
+/// Size of the pieces in which contents are read and written.
+pub(crate) const PIECE_BYTES: u32 = 4 << 20;
 
 fn null() -> Failed {
     Failed::new(libc::EFAULT, "a pointer that must not be null is")
@@ -172,4 +175,10 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 /// A number that C has as `int` and means as bits.
 pub(crate) fn bits(number: c_int) -> u32 {
     number.cast_unsigned()
+}
+
+/// A count of bytes that is returned.
+pub(crate) fn count(bytes: usize) -> i64 {
+    // Buffers are shorter than this.
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -161,7 +161,7 @@ impl Batch {
         if state.done.is_empty()
             && let Some(fd) = &state.fd
         {
-            // Nothing to read is fine.
+            // An event that was read already is fine.
             let _ = rustix::io::read(fd, &mut [0; 8]);
         }
         taken
@@ -239,7 +239,7 @@ pub extern "C" fn pando_batch_submit(batch: *mut pando_batch) -> i64 {
         if batch.has_fd.load(Ordering::Relaxed) {
             batch.fs.driver().drive_now();
         }
-        Ok(crate::paths::count(submitted))
+        Ok(args::count(submitted))
     })
 }
 
@@ -263,7 +263,7 @@ pub extern "C" fn pando_batch_wait(
         }
         let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         let taken = batch.wait(max, min, limit);
-        Ok(crate::paths::count(args::fill(completions, taken.into_iter(), max)))
+        Ok(args::count(args::fill(completions, taken.into_iter(), max)))
     })
 }
 
@@ -273,7 +273,7 @@ pub extern "C" fn pando_batch_pending(batch: *mut pando_batch) -> i64 {
     guard(|| {
         let batch = Batch::get(batch)?;
         let state = batch.state.lock();
-        Ok(crate::paths::count(state.under_way + state.done.len()))
+        Ok(args::count(state.under_way + state.done.len()))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Whose thread does the work: the caller's, and one of ours while nobody calls.
+//! Threads: the caller's does the work, and one of ours while nobody calls.
 //!
 //! All connections of a session belong to a runtime of one thread at a time. A call drives it
 //! itself until its own answer is there, so a program of one thread never switches threads: sending,
@@ -167,7 +167,7 @@ impl Driver {
         self.shared.wake.notify_one();
         self.shared.called.notify_one();
         if let Some(idle) = self.idle.lock().take() {
-            // It does nothing that could panic.
+            // The thread does nothing that could panic.
             drop(idle.join());
         }
     }

@@ -1,4 +1,4 @@
-//! What a call answers: a number of at least 0, or a negative errno and a text.
+//! Results of calls: a number of at least 0, or a negative errno and a text.
 
 use std::{
     any::Any,

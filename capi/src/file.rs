@@ -12,16 +12,13 @@ use parking_lot::Mutex;
 use wire::{AllocateMode, NodeRef, SeekTo};
 
 use crate::{
-    args::{self, Buffer, Out},
+    args::{self, Buffer, Out, PIECE_BYTES, count},
     error::{Failed, Result, guard, status},
     fs::{Fs, with},
-    paths::{count, owners},
+    paths::owners,
     table::Table,
     types::{pando_file, pando_fs, pando_stat, pando_timespec},
 };
-
-/// How much is read or written at once.
-pub(crate) const PIECE_BYTES: u32 = 4 << 20;
 
 /// For pando_fallocate(): change nothing but what is stored; the file does not get longer.
 pub const PANDO_FALLOC_KEEP_SIZE: c_int = 1;
@@ -55,7 +52,7 @@ const IGNORED: c_int = libc::O_CLOEXEC
 /// An open file.
 pub(crate) struct Open {
     fs: Arc<Fs>,
-    /// Nothing only while the last user takes it away.
+    /// `None` only while the last user takes it away.
     file: Option<File>,
     /// Where read and write go on.
     offset: Mutex<u64>,
@@ -442,7 +439,7 @@ pub extern "C" fn pando_fsync(file: *mut pando_file) -> c_int {
     })
 }
 
-/// As pando_fsync(): attributes travel with the contents.
+/// Like pando_fsync(): attributes travel with the contents.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_fdatasync(file: *mut pando_file) -> c_int {
     pando_fsync(file)

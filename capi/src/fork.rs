@@ -1,4 +1,4 @@
-//! What happens to a child of fork(2): it finds all locks of the tables free.
+//! Forks: a child of fork(2) finds all locks of the tables free.
 //!
 //! The child has none of the parent's threads. A lock that one of them held would be held for ever,
 //! so a thread that forks takes the tables' locks first, and gives them back in both processes. What

@@ -16,6 +16,7 @@
 
 mod args;
 mod batch;
+mod connect;
 mod dir;
 mod driver;
 mod error;

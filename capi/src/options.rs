@@ -225,7 +225,7 @@ pub extern "C" fn pando_options_set_atime(options: *mut pando_options, when: c_i
     })
 }
 
-/// Which connections are encrypted: PANDO_TLS_ELSEWHERE, _ALWAYS or _NEVER. `ca_file` is a PEM file
+/// Rule by which connections are encrypted: PANDO_TLS_ELSEWHERE, _ALWAYS or _NEVER. `ca_file` is a PEM file
 /// with the authorities that certify the servers, or null for the authority that the token names.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_options_set_tls(

@@ -12,7 +12,7 @@ use client::{Client, FileSystem as _, New};
 use wire::{RenameMode, Statfs};
 
 use crate::{
-    args::{self, Buffer, Out},
+    args::{self, Buffer, Out, PIECE_BYTES, count},
     error::{Failed, Result, guard},
     fs::{Fs, with},
     types::{PANDO_NAME_MAX, pando_fs, pando_stat, pando_statfs, pando_timespec},
@@ -370,7 +370,7 @@ pub(crate) async fn read_file(client: &Client, path: &Path, room: Buffer) -> cli
     // One byte more than there is room for tells a longer file.
     let wanted = room.len().saturating_add(1);
     while read < wanted {
-        let len = u32::try_from(wanted - read).unwrap_or(u32::MAX).min(crate::file::PIECE_BYTES);
+        let len = u32::try_from(wanted - read).unwrap_or(u32::MAX).min(PIECE_BYTES);
         let bytes = file.read_at(read as u64, len).await?;
         if bytes.len() > room.len() - read {
             return Err(FsError::FileTooBig.into());
@@ -413,10 +413,4 @@ pub(crate) async fn write_file(
     file.write_at(0, contents.bytes()).await?;
     file.close().await?;
     Ok(count(contents.len()))
-}
-
-/// A count of bytes that is returned.
-pub(crate) fn count(bytes: usize) -> i64 {
-    // Buffers are shorter than this.
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -60,7 +60,7 @@ impl<H, T> Table<H, T> {
         Some(ptr::without_provenance_mut(generation | index << KIND_BITS | self.kind))
     }
 
-    /// What an open handle stands for.
+    /// Finds the value that an open handle stands for.
     pub(crate) fn get(&self, handle: *mut H) -> Option<Arc<T>> {
         let (index, generation) = self.split(handle)?;
         let slots = self.slots.read();

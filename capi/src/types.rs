@@ -150,7 +150,7 @@ pub struct pando_lock {
 pub struct pando_completion {
     /// The number that was given with the operation.
     pub user_data: u64,
-    /// What the function of the same name returns: at least 0, or a negative errno.
+    /// Result as the function of the same name returns it: at least 0, or a negative errno.
     pub result: i64,
 }
 

@@ -11,11 +11,10 @@ use client::FileSystem as _;
 use wire::{NodeRef, XattrMode};
 
 use crate::{
-    args::{self, Buffer},
+    args::{self, Buffer, count},
     error::{Failed, Result, guard, status},
     file::Open,
     fs::Fs,
-    paths::count,
     types::{pando_file, pando_fs},
 };
 
@@ -151,7 +150,7 @@ pub extern "C" fn pando_removexattr(
     })
 }
 
-/// As pando_getxattr(), of an open file.
+/// Like pando_getxattr(), of an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_fgetxattr(
     file: *mut pando_file,
@@ -167,7 +166,7 @@ pub extern "C" fn pando_fgetxattr(
     })
 }
 
-/// As pando_setxattr(), of an open file.
+/// Like pando_setxattr(), of an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_fsetxattr(
     file: *mut pando_file,
@@ -184,7 +183,7 @@ pub extern "C" fn pando_fsetxattr(
     })
 }
 
-/// As pando_listxattr(), of an open file.
+/// Like pando_listxattr(), of an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_flistxattr(file: *mut pando_file, names: *mut c_char, size: usize) -> i64 {
     guard(|| {
@@ -194,7 +193,7 @@ pub extern "C" fn pando_flistxattr(file: *mut pando_file, names: *mut c_char, si
     })
 }
 
-/// As pando_removexattr(), of an open file.
+/// Like pando_removexattr(), of an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_fremovexattr(file: *mut pando_file, name: *const c_char) -> c_int {
     status(|| {

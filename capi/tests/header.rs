@@ -16,6 +16,7 @@ fn the_header_is_up_to_date() {
         "types",
         "error",
         "options",
+        "connect",
         "fs",
         "paths",
         "xattr",

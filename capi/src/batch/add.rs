@@ -46,7 +46,7 @@ pub extern "C" fn pando_batch_lstat(
     })
 }
 
-/// As pando_create().
+/// Like pando_create().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_create(
     batch: *mut pando_batch,
@@ -60,7 +60,7 @@ pub extern "C" fn pando_batch_create(
     })
 }
 
-/// As pando_mkdir().
+/// Like pando_mkdir().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_mkdir(
     batch: *mut pando_batch,
@@ -74,7 +74,7 @@ pub extern "C" fn pando_batch_mkdir(
     })
 }
 
-/// As pando_rmdir().
+/// Like pando_rmdir().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_rmdir(
     batch: *mut pando_batch,
@@ -84,7 +84,7 @@ pub extern "C" fn pando_batch_rmdir(
     Batch::add(batch, user_data, |_fs| Ok(Op::Rmdir { path: args::path(path)?.to_owned() }))
 }
 
-/// As pando_unlink().
+/// Like pando_unlink().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_unlink(
     batch: *mut pando_batch,
@@ -94,7 +94,7 @@ pub extern "C" fn pando_batch_unlink(
     Batch::add(batch, user_data, |_fs| Ok(Op::Unlink { path: args::path(path)?.to_owned() }))
 }
 
-/// As pando_rename().
+/// Like pando_rename().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_rename(
     batch: *mut pando_batch,
@@ -109,7 +109,7 @@ pub extern "C" fn pando_batch_rename(
     })
 }
 
-/// As pando_link().
+/// Like pando_link().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_link(
     batch: *mut pando_batch,
@@ -123,7 +123,7 @@ pub extern "C" fn pando_batch_link(
     })
 }
 
-/// As pando_symlink().
+/// Like pando_symlink().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_symlink(
     batch: *mut pando_batch,
@@ -137,7 +137,7 @@ pub extern "C" fn pando_batch_symlink(
     })
 }
 
-/// As pando_chmod().
+/// Like pando_chmod().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_chmod(
     batch: *mut pando_batch,
@@ -152,7 +152,7 @@ pub extern "C" fn pando_batch_chmod(
     })
 }
 
-/// As pando_chown().
+/// Like pando_chown().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_chown(
     batch: *mut pando_batch,
@@ -168,7 +168,7 @@ pub extern "C" fn pando_batch_chown(
     })
 }
 
-/// As pando_utimens(); `times` is read at once.
+/// Like pando_utimens(); `times` is read at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_utimens(
     batch: *mut pando_batch,
@@ -183,7 +183,7 @@ pub extern "C" fn pando_batch_utimens(
     })
 }
 
-/// As pando_truncate().
+/// Like pando_truncate().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_truncate(
     batch: *mut pando_batch,
@@ -196,7 +196,7 @@ pub extern "C" fn pando_batch_truncate(
     })
 }
 
-/// As pando_getxattr().
+/// Like pando_getxattr().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_getxattr(
     batch: *mut pando_batch,
@@ -213,7 +213,7 @@ pub extern "C" fn pando_batch_getxattr(
     })
 }
 
-/// As pando_setxattr(); `value` is read at once.
+/// Like pando_setxattr(); `value` is read at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_setxattr(
     batch: *mut pando_batch,
@@ -232,7 +232,7 @@ pub extern "C" fn pando_batch_setxattr(
     })
 }
 
-/// As pando_read_file().
+/// Like pando_read_file().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_read_file(
     batch: *mut pando_batch,
@@ -247,7 +247,7 @@ pub extern "C" fn pando_batch_read_file(
     })
 }
 
-/// As pando_write_file().
+/// Like pando_write_file().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_write_file(
     batch: *mut pando_batch,
@@ -263,7 +263,7 @@ pub extern "C" fn pando_batch_write_file(
     })
 }
 
-/// As pando_open(); `file` is written when the operation succeeds.
+/// Like pando_open(); `file` is written when the operation succeeds.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_open(
     batch: *mut pando_batch,
@@ -279,7 +279,7 @@ pub extern "C" fn pando_batch_open(
     })
 }
 
-/// As pando_close(). The handle is free at once; operations that use it and are under way end
+/// Like pando_close(). The handle is free at once; operations that use it and are under way end
 /// first or see their own errors.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_close(
@@ -290,7 +290,7 @@ pub extern "C" fn pando_batch_close(
     Batch::add(batch, user_data, |_fs| Ok(Op::Close { file: Open::take(file)? }))
 }
 
-/// As pando_pread().
+/// Like pando_pread().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_pread(
     batch: *mut pando_batch,
@@ -306,7 +306,7 @@ pub extern "C" fn pando_batch_pread(
     })
 }
 
-/// As pando_pwrite().
+/// Like pando_pwrite().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_pwrite(
     batch: *mut pando_batch,
@@ -322,7 +322,7 @@ pub extern "C" fn pando_batch_pwrite(
     })
 }
 
-/// As pando_fsync().
+/// Like pando_fsync().
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_batch_fsync(
     batch: *mut pando_batch,
