@@ -22,7 +22,8 @@ test: ## run every check (needs /dev/fuse and root or sudo)
 install: ## install the program, libpando for C, its mount(8) helpers, systemd units and their user, completions and man pages (PREFIX=/usr/local, DESTDIR=)
 	@scripts/deps run
 	@scripts/rocksdb-cache
-	@scripts/build --package capi
+	@scripts/build
+	@cargo build --locked --release --package capi
 	@scripts/install
 
 uninstall: ## remove what make install has installed; data directories stay

@@ -171,7 +171,7 @@ struct pando_completion {
      */
     uint64_t user_data;
     /**
-     * What the function of the same name returns: at least 0, or a negative errno.
+     * Result as the function of the same name returns it: at least 0, or a negative errno.
      */
     int64_t result;
 };
@@ -404,7 +404,7 @@ int pando_batch_lstat(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_create().
+ * Like pando_create().
  */
 int pando_batch_create(struct pando_batch *batch,
                        const char *path,
@@ -412,7 +412,7 @@ int pando_batch_create(struct pando_batch *batch,
                        uint64_t user_data);
 
 /**
- * As pando_mkdir().
+ * Like pando_mkdir().
  */
 int pando_batch_mkdir(struct pando_batch *batch,
                       const char *path,
@@ -420,17 +420,17 @@ int pando_batch_mkdir(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_rmdir().
+ * Like pando_rmdir().
  */
 int pando_batch_rmdir(struct pando_batch *batch, const char *path, uint64_t user_data);
 
 /**
- * As pando_unlink().
+ * Like pando_unlink().
  */
 int pando_batch_unlink(struct pando_batch *batch, const char *path, uint64_t user_data);
 
 /**
- * As pando_rename().
+ * Like pando_rename().
  */
 int pando_batch_rename(struct pando_batch *batch,
                        const char *from,
@@ -439,7 +439,7 @@ int pando_batch_rename(struct pando_batch *batch,
                        uint64_t user_data);
 
 /**
- * As pando_link().
+ * Like pando_link().
  */
 int pando_batch_link(struct pando_batch *batch,
                      const char *existing,
@@ -447,7 +447,7 @@ int pando_batch_link(struct pando_batch *batch,
                      uint64_t user_data);
 
 /**
- * As pando_symlink().
+ * Like pando_symlink().
  */
 int pando_batch_symlink(struct pando_batch *batch,
                         const char *target,
@@ -455,7 +455,7 @@ int pando_batch_symlink(struct pando_batch *batch,
                         uint64_t user_data);
 
 /**
- * As pando_chmod().
+ * Like pando_chmod().
  */
 int pando_batch_chmod(struct pando_batch *batch,
                       const char *path,
@@ -463,7 +463,7 @@ int pando_batch_chmod(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_chown().
+ * Like pando_chown().
  */
 int pando_batch_chown(struct pando_batch *batch,
                       const char *path,
@@ -473,7 +473,7 @@ int pando_batch_chown(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_utimens(); `times` is read at once.
+ * Like pando_utimens(); `times` is read at once.
  */
 int pando_batch_utimens(struct pando_batch *batch,
                         const char *path,
@@ -482,7 +482,7 @@ int pando_batch_utimens(struct pando_batch *batch,
                         uint64_t user_data);
 
 /**
- * As pando_truncate().
+ * Like pando_truncate().
  */
 int pando_batch_truncate(struct pando_batch *batch,
                          const char *path,
@@ -490,7 +490,7 @@ int pando_batch_truncate(struct pando_batch *batch,
                          uint64_t user_data);
 
 /**
- * As pando_getxattr().
+ * Like pando_getxattr().
  */
 int pando_batch_getxattr(struct pando_batch *batch,
                          const char *path,
@@ -500,7 +500,7 @@ int pando_batch_getxattr(struct pando_batch *batch,
                          uint64_t user_data);
 
 /**
- * As pando_setxattr(); `value` is read at once.
+ * Like pando_setxattr(); `value` is read at once.
  */
 int pando_batch_setxattr(struct pando_batch *batch,
                          const char *path,
@@ -511,7 +511,7 @@ int pando_batch_setxattr(struct pando_batch *batch,
                          uint64_t user_data);
 
 /**
- * As pando_read_file().
+ * Like pando_read_file().
  */
 int pando_batch_read_file(struct pando_batch *batch,
                           const char *path,
@@ -520,7 +520,7 @@ int pando_batch_read_file(struct pando_batch *batch,
                           uint64_t user_data);
 
 /**
- * As pando_write_file().
+ * Like pando_write_file().
  */
 int pando_batch_write_file(struct pando_batch *batch,
                            const char *path,
@@ -530,7 +530,7 @@ int pando_batch_write_file(struct pando_batch *batch,
                            uint64_t user_data);
 
 /**
- * As pando_open(); `file` is written when the operation succeeds.
+ * Like pando_open(); `file` is written when the operation succeeds.
  */
 int pando_batch_open(struct pando_batch *batch,
                      const char *path,
@@ -540,13 +540,13 @@ int pando_batch_open(struct pando_batch *batch,
                      uint64_t user_data);
 
 /**
- * As pando_close(). The handle is free at once; operations that use it and are under way end
+ * Like pando_close(). The handle is free at once; operations that use it and are under way end
  * first or see their own errors.
  */
 int pando_batch_close(struct pando_batch *batch, struct pando_file *file, uint64_t user_data);
 
 /**
- * As pando_pread().
+ * Like pando_pread().
  */
 int pando_batch_pread(struct pando_batch *batch,
                       struct pando_file *file,
@@ -556,7 +556,7 @@ int pando_batch_pread(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_pwrite().
+ * Like pando_pwrite().
  */
 int pando_batch_pwrite(struct pando_batch *batch,
                        struct pando_file *file,
@@ -566,9 +566,24 @@ int pando_batch_pwrite(struct pando_batch *batch,
                        uint64_t user_data);
 
 /**
- * As pando_fsync().
+ * Like pando_fsync().
  */
 int pando_batch_fsync(struct pando_batch *batch, struct pando_file *file, uint64_t user_data);
+
+/**
+ * Opens a session at one of `addresses` (HOST:PORT, or several with commas between them) and puts
+ * it to `fs`.
+ *
+ * `token_file` is the file with the token; null: the file that the environment's PANDO_TOKEN_FILE
+ * names, or else ~/.config/pando/token. `options` may be null. Waits for a server until the
+ * time-out for connecting, then -ETIMEDOUT; -EACCES when the servers refuse the token.
+ *
+ * A child of fork(2) cannot use the session: its calls return -EBADF. It connects anew.
+ */
+int pando_connect(const char *addresses,
+                  const char *token_file,
+                  struct pando_options *options,
+                  struct pando_fs **fs);
 
 /**
  * Begins to list a directory and puts the listing to `dir`. As opendir(3).
@@ -689,7 +704,7 @@ int pando_flush(struct pando_file *file);
 int pando_fsync(struct pando_file *file);
 
 /**
- * As pando_fsync(): attributes travel with the contents.
+ * Like pando_fsync(): attributes travel with the contents.
  */
 int pando_fdatasync(struct pando_file *file);
 
@@ -714,21 +729,6 @@ int64_t pando_copy_file_range(struct pando_file *from,
  * Gives an open file one more name, or its first one (O_TMPFILE), with all that was written to it.
  */
 int pando_flink(struct pando_file *file, const char *path);
-
-/**
- * Opens a session at one of `addresses` (HOST:PORT, or several with commas between them) and puts
- * it to `fs`.
- *
- * `token_file` is the file with the token; null: the file that the environment's PANDO_TOKEN_FILE
- * names, or else ~/.config/pando/token. `options` may be null. Waits for a server until the
- * time-out for connecting, then -ETIMEDOUT; -EACCES when the servers refuse the token.
- *
- * A child of fork(2) cannot use the session: its calls return -EBADF. It connects anew.
- */
-int pando_connect(const char *addresses,
-                  const char *token_file,
-                  struct pando_options *options,
-                  struct pando_fs **fs);
 
 /**
  * Puts to `other` the same session, acting as another user.
@@ -843,10 +843,12 @@ int pando_options_set_write_buffer(struct pando_options *options, uint64_t bytes
 int pando_options_set_atime(struct pando_options *options, int when);
 
 /**
- * Which connections are encrypted: PANDO_TLS_ELSEWHERE, _ALWAYS or _NEVER. `ca_file` is a PEM file
+ * Rule by which connections are encrypted: PANDO_TLS_ELSEWHERE, _ALWAYS or _NEVER. `ca_file` is a PEM file
  * with the authorities that certify the servers, or null for the authority that the token names.
  */
-int pando_options_set_tls(struct pando_options *options, int which, const char *ca_file);
+int pando_options_set_tls(struct pando_options *options,
+                          int which,
+                          const char *ca_file);
 
 /**
  * Attributes of what a path names; symbolic links are followed. As stat(2).
@@ -1008,12 +1010,12 @@ int64_t pando_listxattr(struct pando_fs *fs, const char *path, char *names, size
 int pando_removexattr(struct pando_fs *fs, const char *path, const char *name);
 
 /**
- * As pando_getxattr(), of an open file.
+ * Like pando_getxattr(), of an open file.
  */
 int64_t pando_fgetxattr(struct pando_file *file, const char *name, void *value, size_t size);
 
 /**
- * As pando_setxattr(), of an open file.
+ * Like pando_setxattr(), of an open file.
  */
 int pando_fsetxattr(struct pando_file *file,
                     const char *name,
@@ -1022,12 +1024,12 @@ int pando_fsetxattr(struct pando_file *file,
                     int flags);
 
 /**
- * As pando_listxattr(), of an open file.
+ * Like pando_listxattr(), of an open file.
  */
 int64_t pando_flistxattr(struct pando_file *file, char *names, size_t size);
 
 /**
- * As pando_removexattr(), of an open file.
+ * Like pando_removexattr(), of an open file.
  */
 int pando_fremovexattr(struct pando_file *file, const char *name);
 
@@ -1112,10 +1114,12 @@ int pando_options_set_write_buffer(struct pando_options *options, uint64_t bytes
 int pando_options_set_atime(struct pando_options *options, int when);
 
 /**
- * Which connections are encrypted: PANDO_TLS_ELSEWHERE, _ALWAYS or _NEVER. `ca_file` is a PEM file
+ * Rule by which connections are encrypted: PANDO_TLS_ELSEWHERE, _ALWAYS or _NEVER. `ca_file` is a PEM file
  * with the authorities that certify the servers, or null for the authority that the token names.
  */
-int pando_options_set_tls(struct pando_options *options, int which, const char *ca_file);
+int pando_options_set_tls(struct pando_options *options,
+                          int which,
+                          const char *ca_file);
 
 /**
  * Opens a session at one of `addresses` (HOST:PORT, or several with commas between them) and puts
@@ -1319,12 +1323,12 @@ int64_t pando_listxattr(struct pando_fs *fs, const char *path, char *names, size
 int pando_removexattr(struct pando_fs *fs, const char *path, const char *name);
 
 /**
- * As pando_getxattr(), of an open file.
+ * Like pando_getxattr(), of an open file.
  */
 int64_t pando_fgetxattr(struct pando_file *file, const char *name, void *value, size_t size);
 
 /**
- * As pando_setxattr(), of an open file.
+ * Like pando_setxattr(), of an open file.
  */
 int pando_fsetxattr(struct pando_file *file,
                     const char *name,
@@ -1333,12 +1337,12 @@ int pando_fsetxattr(struct pando_file *file,
                     int flags);
 
 /**
- * As pando_listxattr(), of an open file.
+ * Like pando_listxattr(), of an open file.
  */
 int64_t pando_flistxattr(struct pando_file *file, char *names, size_t size);
 
 /**
- * As pando_removexattr(), of an open file.
+ * Like pando_removexattr(), of an open file.
  */
 int pando_fremovexattr(struct pando_file *file, const char *name);
 
@@ -1446,7 +1450,7 @@ int pando_flush(struct pando_file *file);
 int pando_fsync(struct pando_file *file);
 
 /**
- * As pando_fsync(): attributes travel with the contents.
+ * Like pando_fsync(): attributes travel with the contents.
  */
 int pando_fdatasync(struct pando_file *file);
 
@@ -1553,7 +1557,7 @@ int pando_batch_lstat(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_create().
+ * Like pando_create().
  */
 int pando_batch_create(struct pando_batch *batch,
                        const char *path,
@@ -1561,7 +1565,7 @@ int pando_batch_create(struct pando_batch *batch,
                        uint64_t user_data);
 
 /**
- * As pando_mkdir().
+ * Like pando_mkdir().
  */
 int pando_batch_mkdir(struct pando_batch *batch,
                       const char *path,
@@ -1569,17 +1573,17 @@ int pando_batch_mkdir(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_rmdir().
+ * Like pando_rmdir().
  */
 int pando_batch_rmdir(struct pando_batch *batch, const char *path, uint64_t user_data);
 
 /**
- * As pando_unlink().
+ * Like pando_unlink().
  */
 int pando_batch_unlink(struct pando_batch *batch, const char *path, uint64_t user_data);
 
 /**
- * As pando_rename().
+ * Like pando_rename().
  */
 int pando_batch_rename(struct pando_batch *batch,
                        const char *from,
@@ -1588,7 +1592,7 @@ int pando_batch_rename(struct pando_batch *batch,
                        uint64_t user_data);
 
 /**
- * As pando_link().
+ * Like pando_link().
  */
 int pando_batch_link(struct pando_batch *batch,
                      const char *existing,
@@ -1596,7 +1600,7 @@ int pando_batch_link(struct pando_batch *batch,
                      uint64_t user_data);
 
 /**
- * As pando_symlink().
+ * Like pando_symlink().
  */
 int pando_batch_symlink(struct pando_batch *batch,
                         const char *target,
@@ -1604,7 +1608,7 @@ int pando_batch_symlink(struct pando_batch *batch,
                         uint64_t user_data);
 
 /**
- * As pando_chmod().
+ * Like pando_chmod().
  */
 int pando_batch_chmod(struct pando_batch *batch,
                       const char *path,
@@ -1612,7 +1616,7 @@ int pando_batch_chmod(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_chown().
+ * Like pando_chown().
  */
 int pando_batch_chown(struct pando_batch *batch,
                       const char *path,
@@ -1622,7 +1626,7 @@ int pando_batch_chown(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_utimens(); `times` is read at once.
+ * Like pando_utimens(); `times` is read at once.
  */
 int pando_batch_utimens(struct pando_batch *batch,
                         const char *path,
@@ -1631,7 +1635,7 @@ int pando_batch_utimens(struct pando_batch *batch,
                         uint64_t user_data);
 
 /**
- * As pando_truncate().
+ * Like pando_truncate().
  */
 int pando_batch_truncate(struct pando_batch *batch,
                          const char *path,
@@ -1639,7 +1643,7 @@ int pando_batch_truncate(struct pando_batch *batch,
                          uint64_t user_data);
 
 /**
- * As pando_getxattr().
+ * Like pando_getxattr().
  */
 int pando_batch_getxattr(struct pando_batch *batch,
                          const char *path,
@@ -1649,7 +1653,7 @@ int pando_batch_getxattr(struct pando_batch *batch,
                          uint64_t user_data);
 
 /**
- * As pando_setxattr(); `value` is read at once.
+ * Like pando_setxattr(); `value` is read at once.
  */
 int pando_batch_setxattr(struct pando_batch *batch,
                          const char *path,
@@ -1660,7 +1664,7 @@ int pando_batch_setxattr(struct pando_batch *batch,
                          uint64_t user_data);
 
 /**
- * As pando_read_file().
+ * Like pando_read_file().
  */
 int pando_batch_read_file(struct pando_batch *batch,
                           const char *path,
@@ -1669,7 +1673,7 @@ int pando_batch_read_file(struct pando_batch *batch,
                           uint64_t user_data);
 
 /**
- * As pando_write_file().
+ * Like pando_write_file().
  */
 int pando_batch_write_file(struct pando_batch *batch,
                            const char *path,
@@ -1679,7 +1683,7 @@ int pando_batch_write_file(struct pando_batch *batch,
                            uint64_t user_data);
 
 /**
- * As pando_open(); `file` is written when the operation succeeds.
+ * Like pando_open(); `file` is written when the operation succeeds.
  */
 int pando_batch_open(struct pando_batch *batch,
                      const char *path,
@@ -1689,13 +1693,13 @@ int pando_batch_open(struct pando_batch *batch,
                      uint64_t user_data);
 
 /**
- * As pando_close(). The handle is free at once; operations that use it and are under way end
+ * Like pando_close(). The handle is free at once; operations that use it and are under way end
  * first or see their own errors.
  */
 int pando_batch_close(struct pando_batch *batch, struct pando_file *file, uint64_t user_data);
 
 /**
- * As pando_pread().
+ * Like pando_pread().
  */
 int pando_batch_pread(struct pando_batch *batch,
                       struct pando_file *file,
@@ -1705,7 +1709,7 @@ int pando_batch_pread(struct pando_batch *batch,
                       uint64_t user_data);
 
 /**
- * As pando_pwrite().
+ * Like pando_pwrite().
  */
 int pando_batch_pwrite(struct pando_batch *batch,
                        struct pando_file *file,
@@ -1715,7 +1719,7 @@ int pando_batch_pwrite(struct pando_batch *batch,
                        uint64_t user_data);
 
 /**
- * As pando_fsync().
+ * Like pando_fsync().
  */
 int pando_batch_fsync(struct pando_batch *batch, struct pando_file *file, uint64_t user_data);
 

@@ -172,6 +172,61 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// A thread in which a connection that was closed by its other end is no signal, until this is
+/// dropped. An encrypted connection is written by `writev`, which has no flag against `SIGPIPE`.
+pub(crate) struct NoPipeSignal {
+    before: libc::sigset_t,
+    /// A signal of the program's own waits already.
+    pending: bool,
+}
+
+fn pipe_signal() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the first call fills the set, which the second changes; both take a set of this
+    // function and a valid signal.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE);
+        set.assume_init()
+    }
+}
+
+fn is_pipe_signal_pending() -> bool {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the set is this function's; where the call succeeds it has filled it.
+    unsafe {
+        libc::sigpending(set.as_mut_ptr()) == 0
+            && libc::sigismember(set.as_ptr(), libc::SIGPIPE) == 1
+    }
+}
+
+impl NoPipeSignal {
+    pub(crate) fn new() -> Option<NoPipeSignal> {
+        let (pending, set) = (is_pipe_signal_pending(), pipe_signal());
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: both sets are this function's; where the call succeeds it has filled `before`.
+        unsafe {
+            let result =
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, before.as_mut_ptr());
+            (result == 0).then(|| NoPipeSignal { before: before.assume_init(), pending })
+        }
+    }
+}
+
+impl Drop for NoPipeSignal {
+    fn drop(&mut self) {
+        let (set, now) = (pipe_signal(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        if !self.pending && is_pipe_signal_pending() {
+            // SAFETY: set and time are this function's; no information about the signal is wanted.
+            unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const now) };
+        }
+        // SAFETY: `before` was filled by the call that made this value.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut());
+        }
+    }
+}
+
 /// A number that C has as `int` and means as bits.
 pub(crate) fn bits(number: c_int) -> u32 {
     number.cast_unsigned()

@@ -235,11 +235,7 @@ pub extern "C" fn pando_batch_new(
 pub extern "C" fn pando_batch_submit(batch: *mut pando_batch) -> i64 {
     guard(|| {
         let batch = Batch::get(batch)?;
-        let submitted = batch.submit();
-        if batch.has_fd.load(Ordering::Relaxed) {
-            batch.fs.driver().drive_now();
-        }
-        Ok(args::count(submitted))
+        Ok(args::count(batch.submit()))
     })
 }
 
@@ -295,7 +291,7 @@ pub extern "C" fn pando_batch_fd(batch: *mut pando_batch) -> c_int {
         }
         let fd = state.fd.as_ref().map_or(-1, |fd| fd.as_raw_fd());
         drop(state);
-        batch.fs.driver().drive_now();
+        batch.fs.driver().watch();
         Ok(i64::from(fd))
     });
     c_int::try_from(fd).unwrap_or(-libc::EIO)

@@ -3,6 +3,7 @@
 use std::{
     env,
     ffi::{c_char, c_int},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -73,7 +74,15 @@ fn connect(addresses: &str, token_file: Option<&Path>, options: &Options) -> Res
         let text = format!("no session in time at {}", addresses.join(","));
         return Err(Failed::said(libc::ETIMEDOUT, text));
     };
-    Ok(Fs::new(client?, cred, driver, options))
+    let client = client?;
+    // Servers of a cluster may be anywhere, whichever of them was asked first.
+    let is_alone = client.requests_by_server().len() <= 1;
+    if options.tls == PANDO_TLS_NEVER
+        || options.tls != PANDO_TLS_ALWAYS && is_alone && is_here(&addresses)
+    {
+        driver.is_in_clear();
+    }
+    Ok(Fs::new(client, cred, driver, options))
 }
 
 fn address(address: &str) -> Result<String> {
@@ -83,6 +92,14 @@ fn address(address: &str) -> Result<String> {
         }
         Some(_) | None => Err(Failed::said(libc::EINVAL, format!("{address:?} is not HOST:PORT"))),
     }
+}
+
+/// Whether all servers are on this machine by their addresses, which are connected to in clear.
+fn is_here(addresses: &[String]) -> bool {
+    let is_loopback = |address: &String| {
+        address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+    };
+    addresses.iter().all(is_loopback)
 }
 
 fn client_name(name: &str) -> String {

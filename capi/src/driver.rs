@@ -26,6 +26,8 @@ use client::Turns;
 use parking_lot::{Condvar, Mutex};
 use tokio::{runtime::Runtime, sync::Notify};
 
+use crate::args::{NoPipeSignal, without_signals};
+
 /// Time without a call after which our own thread drives the runtime.
 const IDLE_AFTER: Duration = Duration::from_millis(10);
 
@@ -45,6 +47,10 @@ struct Shared {
     callers: AtomicUsize,
     /// Number of calls so far.
     calls: AtomicU64,
+    /// Connections may be encrypted.
+    encrypts: AtomicBool,
+    /// The program waits for batches elsewhere than in calls.
+    is_watched: AtomicBool,
     /// Our own thread drives, or is about to.
     idle_drives: AtomicBool,
     /// Tells our own thread to leave.
@@ -62,7 +68,10 @@ struct Wanted {
 }
 
 /// A call under way.
-struct Calling<'a>(&'a Shared);
+struct Calling<'a> {
+    shared: &'a Shared,
+    _no_signal: Option<NoPipeSignal>,
+}
 
 impl<'a> Calling<'a> {
     fn new(shared: &'a Shared) -> Calling<'a> {
@@ -71,13 +80,18 @@ impl<'a> Calling<'a> {
         if shared.idle_drives.load(Ordering::SeqCst) {
             shared.called.notify_one();
         }
-        Calling(shared)
+        let encrypts = shared.encrypts.load(Ordering::Relaxed);
+        let _no_signal = if encrypts { NoPipeSignal::new() } else { None };
+        Calling { shared, _no_signal }
     }
 }
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.0.callers.fetch_sub(1, Ordering::SeqCst);
+        let last = self.shared.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.shared.is_watched.load(Ordering::Relaxed) {
+            self.shared.drive_now();
+        }
     }
 }
 
@@ -90,6 +104,8 @@ impl Driver {
             turns: Turns::of_threads(),
             callers: AtomicUsize::new(0),
             calls: AtomicU64::new(0),
+            encrypts: AtomicBool::new(true),
+            is_watched: AtomicBool::new(false),
             idle_drives: AtomicBool::new(false),
             called: Notify::new(),
             wanted: Mutex::default(),
@@ -97,7 +113,7 @@ impl Driver {
         });
         let of_thread = Arc::clone(&shared);
         let thread = Builder::new().name("pando-idle".to_owned());
-        let idle = crate::args::without_signals(|| thread.spawn(move || of_thread.idle()))?;
+        let idle = without_signals(|| thread.spawn(move || of_thread.idle()))?;
         Ok(Driver { shared, idle: Mutex::new(Some(idle)) })
     }
 
@@ -153,12 +169,15 @@ impl Driver {
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has our own thread take over now, if no call drives: the program waits elsewhere.
-    pub(crate) fn drive_now(&self) {
-        if !self.shared.idle_drives.load(Ordering::SeqCst) {
-            self.shared.wanted.lock().work = true;
-            self.shared.wake.notify_one();
-        }
+    /// From now on our own thread takes over as soon as no call drives: the program waits elsewhere.
+    pub(crate) fn watch(&self) {
+        self.shared.is_watched.store(true, Ordering::Relaxed);
+        self.shared.drive_now();
+    }
+
+    /// No connection of this session is encrypted.
+    pub(crate) fn is_in_clear(&self) {
+        self.shared.encrypts.store(false, Ordering::Relaxed);
     }
 
     /// Ends our own thread. Calls can still be made.
@@ -180,6 +199,13 @@ impl Drop for Driver {
 }
 
 impl Shared {
+    fn drive_now(&self) {
+        if !self.idle_drives.load(Ordering::SeqCst) {
+            self.wanted.lock().work = true;
+            self.wake.notify_one();
+        }
+    }
+
     fn idle(&self) {
         loop {
             // Race: a call that comes between the two lines below has seen the first, and notifies.

@@ -44,6 +44,13 @@ static void connecting(void)
     IS(0, pando_options_set_atime(options, PANDO_ATIME_NEVER));
     IS(-EINVAL, pando_options_set_atime(options, 7));
     IS(-EINVAL, pando_options_set_tls(options, 7, NULL));
+    IS(0, pando_options_set_tls(options, PANDO_TLS_ALWAYS, NULL));
+    IS(0, pando_connect(address, token, options, &none));
+    IS(0, pando_create(none, "/encrypted", 0644));
+    IS(0, pando_unlink(none, "/encrypted"));
+    IS(0, pando_disconnect(none));
+    IS(0, pando_options_set_tls(options, PANDO_TLS_ALWAYS, "/dev/null"));
+    IS(-EACCES, pando_connect(address, token, options, &none));
     IS(0, pando_options_set_tls(options, PANDO_TLS_NEVER, NULL));
     IS(0, pando_options_set_connect_timeout(options, 100));
     /* Port 9 has nobody who answers. */
