@@ -41,7 +41,7 @@ pub extern "C" fn pando_connect(
     fs: *mut *mut pando_fs,
 ) -> c_int {
     status(|| {
-        fork::prepare();
+        fork::prepare()?;
         let place = Out::new(fs)?;
         place.put(std::ptr::null_mut());
         let addresses = args::text(addresses)?.ok_or_else(|| Failed::invalid("no address"))?;

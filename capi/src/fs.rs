@@ -17,7 +17,7 @@ use crate::{
     driver::Driver,
     error::{Failed, Result, guard, status},
     options::{self, Options},
-    table::Table,
+    table::{FORKS, Table},
     types::pando_fs,
 };
 
@@ -40,8 +40,8 @@ pub(crate) struct Fs {
     pub(crate) cred: Cred,
     umask: AtomicU32,
     within: Option<Duration>,
-    /// The process that connected.
-    pid: u32,
+    /// The process that connected, see [`FORKS`].
+    forks: u32,
     session: Arc<Session>,
 }
 
@@ -61,7 +61,7 @@ impl Fs {
             cred,
             umask: AtomicU32::new(options.umask),
             within: options.within,
-            pid: std::process::id(),
+            forks: FORKS.load(Ordering::Relaxed),
             session: Arc::new(Session {
                 driver,
                 handles: AtomicUsize::new(1),
@@ -92,7 +92,7 @@ impl Fs {
     }
 
     pub(crate) fn check_process(&self) -> Result<()> {
-        if std::process::id() != self.pid {
+        if FORKS.load(Ordering::Relaxed) != self.forks {
             return Err(Failed::new(
                 libc::EBADF,
                 "the session is one of another process: connect anew after a fork",
@@ -172,7 +172,7 @@ pub extern "C" fn pando_as_user(
             cred,
             umask: AtomicU32::new(fs.umask.load(Ordering::Relaxed)),
             within: fs.within,
-            pid: fs.pid,
+            forks: fs.forks,
             session: Arc::clone(&fs.session),
         })?);
         fs.session.handles.fetch_add(1, Ordering::AcqRel);

@@ -5,9 +5,17 @@
 //! out instead of being followed, and closing one while another thread uses it is harmless: that
 //! thread has its own reference.
 
-use std::{marker::PhantomData, ptr, sync::Arc};
+use std::{
+    marker::PhantomData,
+    ptr,
+    sync::{Arc, atomic::AtomicU32},
+};
 
 use parking_lot::{RwLock, lock_api::RawRwLock as _};
+
+/// Number of forks that lead from the first process to this one: what a handle stands for belongs to
+/// the process of the same number. (Asking for the process id would be a system call.)
+pub(crate) static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Bits of a handle below the slot's number; they tell the kind.
 const KIND_BITS: u32 = 4;
