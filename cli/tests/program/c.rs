@@ -136,7 +136,8 @@ fn the_header_is_one_for_cpp_and_the_library_can_be_linked_statically() {
     let rest = c.pkg_config(&["--static", "--libs-only-l"]);
     let rest = rest.iter().map(String::as_str).filter(|arg| *arg != "-lpando");
     // Other crates of the workspace turn on RocksDB in this build. What is installed has none.
-    let args = ["-std=c11", "-lstdc++"].into_iter().chain(rest).collect::<Vec<_>>();
+    let args =
+        ["-std=c11", "-Wl,--no-as-needed", "-lstdc++"].into_iter().chain(rest).collect::<Vec<_>>();
     let program = c.compile("cc", &source, &args);
     fs::remove_file(c.there("usr/lib/libpando.so.0")).unwrap();
     assert_eq!(c.run(&program, &["/"]), "");
