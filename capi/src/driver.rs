@@ -14,6 +14,7 @@
 
 use std::{
     io,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -123,12 +124,16 @@ impl Driver {
     }
 
     /// Runs an operation to its end in the caller's thread.
+    #[inline]
     pub(crate) fn run<F: Future>(&self, operation: F) -> F::Output {
         let _calling = Calling::new(&self.shared);
+        // Cost: operations are kilobytes, and stay where they are.
+        let operation = pin!(operation);
         self.shared.runtime.block_on(self.shared.turns.in_turn(operation))
     }
 
     /// Runs an operation as [`Driver::run`] does, but waits for so long at most.
+    #[inline]
     pub(crate) fn run_within<F: Future>(
         &self,
         limit: Option<Duration>,
@@ -136,14 +141,15 @@ impl Driver {
     ) -> Result<F::Output, Late> {
         let Some(limit) = limit else { return Ok(self.run(operation)) };
         let _calling = Calling::new(&self.shared);
-        self.shared.runtime.block_on(async {
-            let mut operation = self.shared.turns.in_turn(operation);
-            if let Ok(output) = tokio::time::timeout(limit, &mut operation).await {
-                return Ok(output);
-            }
+        let mut place = pin!(Some(operation));
+        let operation = place.as_mut().as_pin_mut().expect("it was just put there");
+        let operation = self.shared.turns.in_turn(operation);
+        let ended =
+            self.shared.runtime.block_on(async { tokio::time::timeout(limit, operation).await });
+        ended.map_err(|_| {
             let _turn = self.shared.turns.take();
-            drop(operation);
-            Err(Late)
+            place.set(None);
+            Late
         })
     }
 
