@@ -19,10 +19,11 @@ test: ## run every check (needs /dev/fuse and root or sudo)
 	@scripts/rocksdb-cache
 	@cargo xtask ci
 
-install: ## install the program, its mount(8) helpers, systemd units and their user, completions and man pages (PREFIX=/usr/local, DESTDIR=)
+install: ## install the program, libpando for C, its mount(8) helpers, systemd units and their user, completions and man pages (PREFIX=/usr/local, DESTDIR=)
 	@scripts/deps run
 	@scripts/rocksdb-cache
 	@scripts/build
+	@cargo build --locked --release --package capi
 	@scripts/install
 
 uninstall: ## remove what make install has installed; data directories stay

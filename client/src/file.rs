@@ -19,6 +19,7 @@ pub struct OpenOptions {
     pub(crate) truncate: bool,
     pub(crate) create: bool,
     pub(crate) exclusive: bool,
+    pub(crate) no_follow: bool,
     pub(crate) mode: u32,
 }
 
@@ -33,6 +34,7 @@ impl OpenOptions {
             truncate: false,
             create: false,
             exclusive: false,
+            no_follow: false,
             mode,
         }
     }
@@ -65,6 +67,12 @@ impl OpenOptions {
     #[must_use]
     pub fn create_new(self, mode: u32) -> OpenOptions {
         OpenOptions { create: true, exclusive: true, mode, ..self }
+    }
+
+    /// Fail with `Loop` where the path names a symbolic link (`O_NOFOLLOW`).
+    #[must_use]
+    pub fn no_follow(self) -> OpenOptions {
+        OpenOptions { no_follow: true, ..self }
     }
 }
 

@@ -46,6 +46,7 @@ const TABLE: &[Row] = &[
     row(3, "region", &["base", "wire", "client"]),
     row(3, "mount", &["base", "wire", "fuse", "client"]),
     row(3, "bench", &["base", "fuse", "wire", "store", "client"]),
+    row(3, "capi", &["base", "wire", "client"]),
     row(4, "cli", ROLES),
     row(4, "lab", ROLES),
 ];
@@ -54,8 +55,9 @@ const TABLE: &[Row] = &[
 const OUTSIDE: &[&str] = &["xtask"];
 
 /// Crates that the tests of a crate use beyond its row: the examples of `client` run, so they need
-/// a server, and the tests of `mount` run over one.
-const TESTS: &[(&str, &str)] = &[("client", "meta"), ("mount", "meta"), ("mount", "store")];
+/// a server, and the tests of `mount` run over one; `cli` runs programs in C.
+const TESTS: &[(&str, &str)] =
+    &[("client", "meta"), ("mount", "meta"), ("mount", "store"), ("cli", "capi")];
 
 /// A crate of the workspace and the crates of the workspace that it depends on, tests included.
 struct Crate {

@@ -6,6 +6,7 @@
 
 mod again;
 mod bench;
+mod c;
 mod cluster;
 mod compression;
 mod connections;

@@ -38,6 +38,11 @@ impl ReadDir {
         Ok(self.page.next())
     }
 
+    /// The next entry if it has arrived already; `None`: [`ReadDir::next`] may have to ask for it.
+    pub fn next_arrived(&mut self) -> Option<ReaddirEntry> {
+        self.page.next()
+    }
+
     async fn more(&mut self) -> Result<Vec<ReaddirEntry>, Failure> {
         let mut entries = self.listing.next(LISTED_ENTRIES, AHEAD).await?;
         self.listing.go_ahead(LISTED_ENTRIES, AHEAD)?;

@@ -49,6 +49,7 @@ impl Client {
         for _ in 0..=SYMLINKS_FOLLOWED_MAX {
             match self.open_or_create(&path, options).await? {
                 Opened::File(file) => return Ok(*file),
+                Opened::Link(_) if options.no_follow => return Err(FsError::Loop.into()),
                 // A file is made where a symbolic link points, even if nothing is there yet.
                 Opened::Link(target) if target.first() == Some(&b'/') => path = target.into(),
                 Opened::Link(target) => {
@@ -63,8 +64,12 @@ impl Client {
 
     async fn open_found(&self, path: &[u8], options: OpenOptions) -> Result<File> {
         let mut tries = Tries::new();
+        let links = if options.no_follow { Links::Keep } else { Links::Follow };
         loop {
-            let found = self.find_bytes(path, Links::Follow, End::Name).await?;
+            let found = self.find_bytes(path, links, End::Name).await?;
+            if found.entry.target.is_some() {
+                return Err(FsError::Loop.into());
+            }
             match self.open_entry(&found.entry, found.node(), options).await {
                 Ok(file) => return Ok(file),
                 Err(failure) => {
