@@ -1,0 +1,86 @@
+//! Connections: as many as may be at once, and their end.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::FutureExt as _;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto::Builder, graceful::GracefulShutdown},
+};
+use s3s::service::S3ServiceBuilder;
+use tokio::{
+    net::TcpListener,
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+
+use crate::{Gateway, clean, service::Service};
+
+/// Time for the head of a request, and between two requests of a connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time that requests under way have when the gateway stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after a connection could not be accepted, as when files run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Period of looking for abandoned uploads.
+const CLEAN_PERIOD: Duration = Duration::from_secs(3600);
+
+/// Serves at most `connections_max` connections at once, until `stop` is done; then what is under
+/// way has 30 s to end.
+pub async fn serve(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    connections_max: usize,
+    stop: impl Future<Output = ()>,
+) {
+    let mut service = S3ServiceBuilder::new(Service(Arc::clone(&gateway)));
+    service.set_auth(Service(Arc::clone(&gateway)));
+    let service = service.build();
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(connections_max)));
+    let cleaning = async {
+        let mut period = interval(CLEAN_PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            period.tick().await;
+            clean::run(&gateway).await;
+        }
+    };
+    let accepting = async {
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await;
+            let place = place.expect("the semaphore is never closed");
+            let socket = match listener.accept().await {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Answers are written whole, or in large pieces.
+            let _ = socket.set_nodelay(true);
+            let served = builder.serve_connection(TokioIo::new(socket), service.clone());
+            let served = graceful.watch(served.into_owned());
+            tokio::spawn(async move {
+                if let Err(error) = served.await {
+                    tracing::debug!(%error, "a connection ended");
+                }
+                drop(place);
+            });
+        }
+    };
+    futures::select_biased! {
+        () = stop.fuse() => {}
+        () = Box::pin(cleaning).fuse() => {}
+        () = Box::pin(accepting).fuse() => {}
+    }
+    drop(listener);
+    if timeout(STOP_TIMEOUT, graceful.shutdown()).await.is_err() {
+        tracing::warn!("requests that were under way are given up");
+    }
+    for account in gateway.sessions() {
+        account.close().await;
+    }
+}
