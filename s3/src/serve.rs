@@ -3,11 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
+use http::{HeaderValue, header};
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto::Builder, graceful::GracefulShutdown},
 };
-use s3s::service::S3ServiceBuilder;
+use s3s::{
+    Body, HttpError, HttpRequest, HttpResponse,
+    service::{S3Service, S3ServiceBuilder},
+};
 use tokio::{
     net::TcpListener,
     sync::Semaphore,
@@ -61,7 +66,9 @@ pub async fn serve(
             };
             // Answers are written whole, or in large pieces.
             let _ = socket.set_nodelay(true);
-            let served = builder.serve_connection(TokioIo::new(socket), service.clone());
+            let service = service.clone();
+            let answer = service_fn(move |request| answer(service.clone(), request));
+            let served = builder.serve_connection(TokioIo::new(socket), answer);
             let served = graceful.watch(served.into_owned());
             tokio::spawn(async move {
                 if let Err(error) = served.await {
@@ -83,4 +90,19 @@ pub async fn serve(
     for account in gateway.sessions() {
         account.close().await;
     }
+}
+
+/// Answers a request. After an error that a client may see before it has sent its body, the
+/// connection ends: clients that waited for `100 Continue` lose count of answers (botocore).
+async fn answer(
+    service: S3Service,
+    request: http::Request<Incoming>,
+) -> Result<HttpResponse, HttpError> {
+    let expects = request.headers().contains_key(header::EXPECT);
+    let request: HttpRequest = request.map(Body::from);
+    let mut response = service.call(request).await?;
+    if expects && !response.status().is_success() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
 }
