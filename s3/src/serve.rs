@@ -92,16 +92,18 @@ pub async fn serve(
     }
 }
 
-/// Answers a request. After an error that a client may see before it has sent its body, the
-/// connection ends: clients that waited for `100 Continue` lose count of answers (botocore).
+/// Answers a request. A client that asked for `100 Continue` and gets an answer instead may lose
+/// count of the answers that follow (botocore does), so the connection ends with it.
 async fn answer(
     service: S3Service,
     request: http::Request<Incoming>,
 ) -> Result<HttpResponse, HttpError> {
     let expects = request.headers().contains_key(header::EXPECT);
+    // For no body hyper sends no `100 Continue`.
+    let empty = request.headers().get(header::CONTENT_LENGTH).is_some_and(|len| len == "0");
     let request: HttpRequest = request.map(Body::from);
     let mut response = service.call(request).await?;
-    if expects && !response.status().is_success() {
+    if expects && (empty || !response.status().is_success()) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
