@@ -297,7 +297,7 @@ pub(crate) async fn list_uploads(
     }
     let truncated = found.len() > limit;
     let encoding = input.encoding_type.as_ref();
-    let last = found.keys().take(limit).last().cloned().filter(|_| truncated);
+    let last = found.keys().take(limit).next_back().cloned().filter(|_| truncated);
     let uploads = found.into_iter().take(limit).map(|((key, id), attr)| MultipartUpload {
         initiated: Some(timestamp(attr.btime)),
         key: Some(encoded(&key, encoding)),

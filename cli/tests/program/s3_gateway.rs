@@ -73,7 +73,7 @@ fn foreign(command: &mut Command) -> String {
 fn has(program: &str, args: &[&str]) -> bool {
     let there = Command::new(program).args(args).output().is_ok_and(|ran| ran.status.success());
     if !there {
-        println!("skipped: {program} {} does not run; see scripts/deps", args.join(" "));
+        eprintln!("skipped: {program} {} does not run; see scripts/deps", args.join(" "));
     }
     there
 }
