@@ -38,7 +38,7 @@ async fn buckets(gateway: &Gateway, fs: &Fs, left: &mut u32) -> S3Result<()> {
     let age = i64::try_from(gateway.settings.abandoned_after.as_secs()).unwrap_or(i64::MAX);
     let before = now.sec.saturating_sub(age);
     for (_, dir, _) in gateway.buckets(fs).await? {
-        // What one bucket refuses to this user says nothing of the next one.
+        // A bucket may refuse this user where the next one does not.
         if let Err(error) = bucket(fs, &dir, before, left).await {
             tracing::debug!(%error, "abandoned uploads of a bucket stay");
         }

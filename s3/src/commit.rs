@@ -28,7 +28,7 @@ pub(crate) const STAGING_MODE: u32 = 0o1777;
 /// How often directories on the way are made anew that deletes remove meanwhile.
 const TRIES_MAX: u32 = 16;
 
-/// What must be so for an object to be replaced.
+/// Conditions under which an object may be replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     if_match: Option<ETagCondition>,

@@ -5,7 +5,7 @@ use s3s::{
     dto::{ETag, ETagCondition, Timestamp},
 };
 
-/// What a request asks of the object that is there.
+/// Conditions of a request on the object that is there.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     pub(crate) matches: Option<ETagCondition>,

@@ -28,7 +28,7 @@ use crate::{
 /// Number of locks that keys share.
 const LOCKS: usize = 256;
 
-/// What an operator chooses.
+/// Settings that an operator chooses.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The directory that has the buckets: an absolute path.

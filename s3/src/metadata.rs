@@ -1,4 +1,4 @@
-//! What S3 knows of an object beside its contents, as extended attributes.
+//! Facts that S3 has of an object beside its contents, as extended attributes.
 //!
 //! Persisted: `user.s3.etag` has the ETag, and size and modification time of the contents that it
 //! is of, in words. `user.s3.headers` and `user.s3.tags` are JSON. `user.s3.object` is on
@@ -135,7 +135,7 @@ impl Headers {
     }
 }
 
-/// What is known of an object.
+/// Facts about an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) etag: String,

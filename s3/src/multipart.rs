@@ -47,7 +47,7 @@ const PARTS_MAX: i32 = 10_000;
 /// Lines of a page at most, as in S3.
 const PAGE_MAX: usize = 1000;
 
-/// What an upload is to become. Persisted: JSON in [`UPLOAD`].
+/// The object that an upload is to become. Persisted: JSON in [`UPLOAD`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Upload {
     key: String,

@@ -89,7 +89,7 @@ impl Open {
                 let end = range.end.min(at + u64::from(PIECE_BYTES));
                 let piece = self.piece(at..end).await;
                 let failed = piece.is_err();
-                // Nobody reads any more once the connection is gone.
+                // The connection may be gone, and its reader with it.
                 if send.send(piece).await.is_err() || failed {
                     return;
                 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) trait Source {
     /// How the source names a directory.
     type Dir: Clone + Send + Sync;
-    /// What the source knows of an object.
+    /// The source's knowledge of an object.
     type Object: Clone + Send + Sync;
     /// Why a listing can fail.
     type Error;
@@ -41,14 +41,14 @@ pub(crate) struct Item<D, O> {
     pub(crate) node: Node<D, O>,
 }
 
-/// What an entry is.
+/// The node of an entry.
 #[derive(Debug, Clone)]
 pub(crate) enum Node<D, O> {
     Dir(D),
     Object(O),
 }
 
-/// What to list.
+/// The keys that a listing asks for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Query {
     /// Keys begin with this.

@@ -26,7 +26,7 @@ use crate::{
 /// Bytes of an object at most; the file system says earlier when it is full.
 const OBJECT_BYTES_MAX: u64 = base::limits::FILE_BYTES_MAX;
 
-/// What a request may ask for beside the contents, and this gateway has not.
+/// Features that a request may ask for, and that this gateway has not.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) private: bool,

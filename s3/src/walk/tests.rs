@@ -63,7 +63,7 @@ impl Memory {
         (page.lines.iter().map(|line| line.text().to_owned()).collect(), page.truncated)
     }
 
-    /// What a sorted list of all keys says.
+    /// The answer of a sorted list of all keys.
     fn expected(&self, query: &Query) -> (Vec<String>, bool) {
         let mut lines: Vec<String> = Vec::new();
         for key in &self.keys {
