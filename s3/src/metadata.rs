@@ -2,7 +2,8 @@
 //!
 //! Persisted: `user.s3.etag` has the ETag, and size and modification time of the contents that it
 //! is of, in words. `user.s3.headers` and `user.s3.tags` are JSON. `user.s3.object` is on
-//! directories whose key ends with a slash.
+//! directories whose key ends with a slash. `user.s3.completed` has the id of the upload that an
+//! object was put together from.
 //!
 //! Programs that use a mount may write contents and attributes as they like. So an ETag counts only
 //! while size and time are what they were, and a header that could not be sent is left out.
@@ -26,6 +27,7 @@ pub(crate) const ETAG: &str = "user.s3.etag";
 pub(crate) const HEADERS: &str = "user.s3.headers";
 pub(crate) const TAGS: &str = "user.s3.tags";
 pub(crate) const OBJECT: &str = "user.s3.object";
+pub(crate) const COMPLETED: &str = "user.s3.completed";
 /// ETag of an empty object: MD5 of nothing.
 pub(crate) const EMPTY_ETAG: &str = "d41d8cd98f00b204e9800998ecf8427e";
 /// Bytes of user metadata at most, as in S3.
@@ -154,9 +156,14 @@ impl Known {
         };
         let headers: Option<Headers> =
             value(HEADERS).and_then(|value| serde_json::from_slice(value).ok());
+        let mut headers = headers.unwrap_or_default().sendable();
+        // Checksums are of the contents that the ETag is of.
+        if stored_etag(attr, xattrs).is_none() {
+            headers.checksums.clear();
+        }
         Known {
             etag: etag(attr, xattrs),
-            headers: headers.unwrap_or_default().sendable(),
+            headers,
             tags: value(TAGS).map(tags_of).unwrap_or_default(),
             marked: value(OBJECT).is_some(),
         }
@@ -165,17 +172,20 @@ impl Known {
 
 /// The ETag of a file: the stored one if the contents are those that it is of.
 pub(crate) fn etag(attr: &Attr, xattrs: &Xattrs) -> String {
-    let stored = xattrs.iter().find(|(name, _)| name == ETAG.as_bytes());
-    let stored = stored.and_then(|(_, value)| std::str::from_utf8(value).ok());
-    if let Some((etag, of)) = stored.and_then(|text| text.split_once(' '))
-        && of == contents(attr)
-        && etag.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
-    {
+    if let Some(etag) = stored_etag(attr, xattrs) {
         return etag.to_owned();
     }
     // The hyphens tell clients that this is no MD5.
     let Time { sec, nsec } = attr.mtime;
     format!("{:x}-{:x}{nsec:08x}-{:x}", attr.ino.0, sec, attr.size)
+}
+
+/// The stored ETag, if the contents are those that it is of.
+fn stored_etag<'x>(attr: &Attr, xattrs: &'x Xattrs) -> Option<&'x str> {
+    let (_, value) = xattrs.iter().find(|(name, _)| name == ETAG.as_bytes())?;
+    let (etag, of) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+    let good = etag.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    (good && of == contents(attr)).then_some(etag)
 }
 
 /// The value of [`ETAG`] for these contents.
@@ -307,6 +317,16 @@ mod tests {
         let other = etag(&attr(4), &xattrs);
         assert!(other != EMPTY_ETAG && other.contains('-'), "{other}");
         assert_ne!(other, etag(&attr(5), &xattrs));
+    }
+
+    #[test]
+    fn checksums_count_as_long_as_the_etag() {
+        let mut headers = Headers::default();
+        headers.checksums.insert("crc32".into(), "AAAAAA==".into());
+        let mut xattrs = xattr(ETAG, etag_record(EMPTY_ETAG, &attr(3)));
+        xattrs.extend(xattr(HEADERS, headers.to_bytes().unwrap().unwrap()));
+        assert_eq!(Known::read(&attr(3), &xattrs).headers, headers);
+        assert_eq!(Known::read(&attr(4), &xattrs).headers, Headers::default());
     }
 
     #[test]

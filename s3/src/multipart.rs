@@ -220,7 +220,8 @@ pub(crate) async fn complete(
     for kept in files {
         let (name, ino) = (kept.name.clone(), kept.attr.ino);
         let node = NodeRef::File(FileRef { dir: upload.dir, name, ino });
-        let open = Open::new(fs, &node).await?.ok_or(S3ErrorCode::InvalidPart)?;
+        let open = Open::new(fs, &node).await.map_err(|error| of(&error, S3ErrorCode::InvalidPart))?;
+        let open = open.ok_or(S3ErrorCode::InvalidPart)?;
         staged.copy(open.handle, 0, kept.attr.size).await?;
     }
     let etag = commit::etag_of_parts(&md5s);

@@ -1,10 +1,10 @@
 //! Reading objects: get and head.
 
-use std::{io, ops::Range};
+use std::{io, ops::Range, sync::Arc};
 
-use base::Attr;
+use base::{Attr, FsError};
 use bytes::Bytes;
-use client::Handle;
+use client::{Error, Handle};
 use s3s::{
     Body, S3ErrorCode, S3Result,
     dto::{
@@ -13,7 +13,7 @@ use s3s::{
     },
 };
 use tokio::sync::mpsc;
-use wire::NodeRef;
+use wire::{DirRef, NodeRef};
 
 use crate::{
     conditions::Conditions,
@@ -29,6 +29,8 @@ use crate::{
 const PIECE_BYTES: u32 = 1 << 20;
 /// Pieces that are read before the client of the gateway takes them.
 const PIECES_AHEAD: usize = 2;
+/// How often an object is looked for that is replaced meanwhile.
+const TRIES_MAX: u32 = 16;
 /// Content type of objects that were given none, as in S3.
 const CONTENT_TYPE: &str = "binary/octet-stream";
 
@@ -48,18 +50,96 @@ pub(crate) async fn object(
 ) -> S3Result<Object> {
     let key = Key::parse(key)?;
     let dir = tree::bucket(fs, &gateway.settings.root, bucket).await?;
-    let found = tree::find(fs, &dir, &key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
-    let xattrs = fs.xattrs(&found.node).await.map_err(|error| of_object(&error))?;
-    let mut known = Known::read(&found.attr, &xattrs);
-    let mut attr = found.attr;
-    if matches!(found.node, NodeRef::Dir(_)) {
-        if !known.marked {
-            return Err(S3ErrorCode::NoSuchKey.into());
+    Ok(find(fs, &dir, &key).await?.ok_or(S3ErrorCode::NoSuchKey)?)
+}
+
+/// Finds an object, if it is there, and what is known of it.
+pub(crate) async fn find(fs: &Fs, bucket: &DirRef, key: &Key) -> S3Result<Option<Object>> {
+    for _ in 0..TRIES_MAX {
+        let Some(found) = tree::find(fs, bucket, key).await? else { return Ok(None) };
+        let attr = found.attr;
+        if let Some(object) = with_known(fs, found, attr).await? {
+            return Ok(Some(object).filter(Object::is_there));
         }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+/// Finds an object and opens it: what is known of it is of the opened file. A directory has nothing
+/// to open.
+pub(crate) async fn open(
+    gateway: &Gateway,
+    fs: &Fs,
+    bucket: &str,
+    key: &str,
+) -> S3Result<(Object, Option<Arc<Open>>)> {
+    let key = Key::parse(key)?;
+    let dir = tree::bucket(fs, &gateway.settings.root, bucket).await?;
+    for _ in 0..TRIES_MAX {
+        let found = tree::find(fs, &dir, &key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
+        let Some(open) = unless_gone(Open::new(fs, &found.node).await)? else { continue };
+        let attr = match open.as_ref().map(|open| fs.opened_attr(open.handle)) {
+            None => found.attr,
+            Some(Some(attr)) => attr,
+            Some(None) => match unless_gone(fs.getattr(&found.node).await)? {
+                Some(attr) => attr,
+                None => continue,
+            },
+        };
+        if let Some(object) = with_known(fs, found, attr).await? {
+            if !object.is_there() {
+                return Err(S3ErrorCode::NoSuchKey.into());
+            }
+            return Ok((object, open));
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
+}
+
+/// `None`: the node was replaced or removed since it was found.
+fn unless_gone<T>(result: client::Result<T>) -> S3Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(Error::Fs(FsError::NotFound | FsError::Stale)) => Ok(None),
+        Err(error) => Err(of_object(&error)),
+    }
+}
+
+async fn with_known(fs: &Fs, found: Found, mut attr: Attr) -> S3Result<Option<Object>> {
+    let Some(xattrs) = unless_gone(fs.xattrs(&found.node).await)? else { return Ok(None) };
+    let mut known = Known::read(&attr, &xattrs);
+    if matches!(found.node, NodeRef::Dir(_)) {
         known.etag = EMPTY_ETAG.to_owned();
         attr.size = 0;
     }
-    Ok(Object { found, attr, known })
+    Ok(Some(Object { found, attr, known }))
+}
+
+impl Object {
+    /// Whether this is an object: not all directories are.
+    fn is_there(&self) -> bool {
+        matches!(self.found.node, NodeRef::File(_)) || self.known.marked
+    }
+
+    /// Fails if the contents were changed since what is known of them was read.
+    pub(crate) async fn expect_unchanged(&self, fs: &Fs) -> S3Result<()> {
+        if matches!(self.found.node, NodeRef::Dir(_)) {
+            return Ok(());
+        }
+        match fs.getattr(&self.found.node).await {
+            Ok(attr) if (attr.size, attr.mtime) == (self.attr.size, self.attr.mtime) => Ok(()),
+            Ok(_) | Err(Error::Fs(FsError::NotFound | FsError::Stale)) => {
+                Err(s3s::s3_error!(OperationAborted, "the source was changed while it was copied"))
+            }
+            Err(error) => Err(of_object(&error)),
+        }
+    }
+}
+
+/// The bytes of an object that a request asks for: one at least.
+pub(crate) fn bytes_of(range: &s3s::dto::Range, size: u64) -> S3Result<Range<u64>> {
+    let range = range.check(size)?;
+    if range.is_empty() { Err(S3ErrorCode::InvalidRange.into()) } else { Ok(range) }
 }
 
 /// An open file; it is closed when this is dropped.
@@ -69,14 +149,14 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    pub(crate) async fn new(fs: &Fs, node: &NodeRef) -> S3Result<Option<Open>> {
+    pub(crate) async fn new(fs: &Fs, node: &NodeRef) -> client::Result<Option<Arc<Open>>> {
         let NodeRef::File(file) = node else { return Ok(None) };
-        let handle = fs.open(file).await.map_err(|error| of_object(&error))?;
-        Ok(Some(Open { fs: fs.clone(), handle }))
+        let handle = fs.open(file).await?;
+        Ok(Some(Arc::new(Open { fs: fs.clone(), handle })))
     }
 
     /// Bytes of a range of the file.
-    pub(crate) async fn body(self, range: Range<u64>) -> S3Result<StreamingBlob> {
+    pub(crate) async fn body(self: Arc<Self>, range: Range<u64>) -> S3Result<StreamingBlob> {
         let len = range.end - range.start;
         if len <= PIECE_BYTES.into() {
             let bytes = self.piece(range).await.map_err(s3s::S3Error::internal_error)?;
@@ -131,15 +211,7 @@ pub(crate) async fn get(
 ) -> S3Result<GetObjectOutput> {
     let customer_keys = input.sse_customer_key.is_some() || input.sse_customer_algorithm.is_some();
     refuse(input.part_number.is_some(), input.version_id.as_deref(), customer_keys)?;
-    let mut object = object(gateway, fs, &input.bucket, &input.key).await?;
-    let open = Open::new(fs, &object.found.node).await?;
-    // The file may have been written through a mount since it was found.
-    if let Some(attr) = open.as_ref().and_then(|open| fs.opened_attr(open.handle))
-        && (attr.size, attr.mtime) != (object.attr.size, object.attr.mtime)
-    {
-        let xattrs = fs.xattrs(&object.found.node).await.map_err(|error| of_object(&error))?;
-        (object.known, object.attr) = (Known::read(&attr, &xattrs), attr);
-    }
+    let (object, open) = open(gateway, fs, &input.bucket, &input.key).await?;
     let Object { attr, known, .. } = object;
     let modified = metadata::last_modified(&attr);
     let conditions = Conditions {
@@ -150,12 +222,10 @@ pub(crate) async fn get(
     };
     conditions.check(&known.etag, &modified, S3ErrorCode::NotModified)?;
     let range = match input.range {
-        Some(range) => Some(range.check(attr.size)?),
+        Some(range) => Some(bytes_of(&range, attr.size)?),
         None => None,
     };
-    let content_range = range
-        .as_ref()
-        .map(|range| format!("bytes {}-{}/{}", range.start, range.end - 1, attr.size));
+    let content_range = range.as_ref().map(|range| content_range(range, attr.size));
     let whole = input.checksum_mode.as_ref().map(ChecksumMode::as_str)
         == Some(ChecksumMode::ENABLED)
         && range.is_none();
@@ -217,9 +287,11 @@ pub(crate) async fn head(
     };
     conditions.check(&known.etag, &modified, S3ErrorCode::NotModified)?;
     let range = match input.range {
-        Some(range) => range.check(attr.size)?,
-        None => 0..attr.size,
+        Some(range) => Some(bytes_of(&range, attr.size)?),
+        None => None,
     };
+    let content_range = range.as_ref().map(|range| content_range(range, attr.size));
+    let range = range.unwrap_or(0..attr.size);
     let whole = input.checksum_mode.as_ref().map(ChecksumMode::as_str)
         == Some(ChecksumMode::ENABLED)
         && input.range.is_none();
@@ -244,6 +316,7 @@ pub(crate) async fn head(
             .response_content_language
             .or_else(|| headers.content_language.clone()),
         content_length: Some(metadata::size(range.end - range.start)),
+        content_range,
         content_type: Some(input.response_content_type.unwrap_or(content_type)),
         e_tag: Some(metadata::strong(&known.etag)),
         expires: input.response_expires.or_else(|| headers.expires()),
@@ -252,6 +325,10 @@ pub(crate) async fn head(
         website_redirect_location: headers.website_redirect_location.clone(),
         ..HeadObjectOutput::default()
     })
+}
+
+fn content_range(range: &Range<u64>, size: u64) -> String {
+    format!("bytes {}-{}/{size}", range.start, range.end - 1)
 }
 
 fn tag_count(known: &Known) -> Option<i32> {

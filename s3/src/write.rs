@@ -1,5 +1,7 @@
 //! Receiving objects and parts, and copying them.
 
+use std::sync::Arc;
+
 use s3s::{
     S3ErrorCode, S3Request, S3Result, TrailingHeaders,
     dto::{
@@ -19,7 +21,7 @@ use crate::{
     key::Key,
     metadata::{self, EMPTY_ETAG, Headers, strong},
     multipart::{self, PART_BYTES_MAX},
-    read::{self, Open},
+    read::{self, Open, bytes_of},
     staging::{Digest, Staged},
 };
 
@@ -207,15 +209,15 @@ async fn source(
     fs: &Fs,
     source: &CopySource,
     conditions: Conditions,
-) -> S3Result<read::Object> {
+) -> S3Result<(read::Object, Option<Arc<Open>>)> {
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(not_implemented("there are no access points"));
     };
     read::refuse(false, version_id.as_deref(), false)?;
-    let object = read::object(gateway, fs, bucket, key).await?;
+    let (object, open) = read::open(gateway, fs, bucket, key).await?;
     let modified = metadata::last_modified(&object.attr);
     conditions.check(&object.known.etag, &modified, S3ErrorCode::PreconditionFailed)?;
-    Ok(object)
+    Ok((object, open))
 }
 
 /// Copies an object.
@@ -241,7 +243,7 @@ pub(crate) async fn copy(
         modified_since: input.copy_source_if_modified_since,
         unmodified_since: input.copy_source_if_unmodified_since,
     };
-    let object = source(gateway, fs, &input.copy_source, conditions).await?;
+    let (object, open) = source(gateway, fs, &input.copy_source, conditions).await?;
     let replaces = input.metadata_directive.as_ref().map(MetadataDirective::as_str)
         == Some(MetadataDirective::REPLACE);
     let replaces_tags = input.tagging_directive.as_ref().map(TaggingDirective::as_str)
@@ -258,7 +260,7 @@ pub(crate) async fn copy(
     if replaces {
         headers = Headers {
             content_type: input.content_type,
-            content_encoding: input.content_encoding,
+            content_encoding: input.content_encoding.and_then(without_chunks),
             content_disposition: input.content_disposition,
             content_language: input.content_language,
             cache_control: input.cache_control,
@@ -275,7 +277,7 @@ pub(crate) async fn copy(
     };
     let stored_tags = metadata::tags_to_bytes(&tags)?;
     let wanted = Wanted::default();
-    let (etag, modified) = match Open::new(fs, &object.found.node).await? {
+    let (etag, modified) = match open {
         // An object without contents, as a directory is.
         None if key.directory => {
             let at = (&bucket, &key);
@@ -291,6 +293,7 @@ pub(crate) async fn copy(
             let mut staged = commit::stage(gateway, fs, &bucket).await?;
             if let Some(open) = &open {
                 staged.copy(open.handle, 0, object.attr.size).await?;
+                object.expect_unchanged(fs).await?;
             }
             // An ETag that is derived is of the source's file alone.
             let etag = &object.known.etag;
@@ -333,24 +336,25 @@ pub(crate) async fn upload_part_copy(
         modified_since: input.copy_source_if_modified_since,
         unmodified_since: input.copy_source_if_unmodified_since,
     };
-    let object = source(gateway, fs, &input.copy_source, conditions).await?;
+    let (object, open) = source(gateway, fs, &input.copy_source, conditions).await?;
     let range = match input.copy_source_range {
         Some(text) => {
             let range = Range::parse(&text).map_err(|_| invalid("the range of a copy is none"))?;
-            range.check(object.attr.size)?
+            bytes_of(&range, object.attr.size)?
         }
         None => 0..object.attr.size,
     };
-    let open = Open::new(fs, &object.found.node).await?;
     // The bytes come through the gateway, as their MD5 is the part's ETag.
     let len = range.end - range.start;
-    let body = match open {
-        Some(open) => Some(open.body(range).await?),
+    let body = match &open {
+        Some(open) => Some(Arc::clone(open).body(range).await?),
         None => None,
     };
     let mut staged = multipart::stage(gateway, fs, &upload).await?;
     let body = (body, Some(len), PART_BYTES_MAX);
     let (md5, _) = receive(&mut staged, body, Digest::default(), None).await?;
+    object.expect_unchanged(fs).await?;
+    drop(open);
     let attr = multipart::keep(&mut staged, fs, &upload, number, &md5).await?;
     let result = CopyPartResult {
         e_tag: Some(strong(&md5)),
