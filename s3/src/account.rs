@@ -14,12 +14,18 @@ use std::{
 use client::{Client, Config};
 use parking_lot::RwLock;
 use s3s::{S3Error, S3ErrorCode, S3Result};
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 
 use crate::fs::Fs;
 
 /// Time to open a new session while a request waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for which requests share the failure of an attempt to open a session.
+const FAILURE_SHARED: Duration = Duration::from_secs(2);
 
 /// An access key and its session.
 pub struct Account {
@@ -34,7 +40,8 @@ pub struct Account {
 pub struct Session {
     config: Config,
     current: RwLock<(Client, Arc<AtomicBool>)>,
-    connecting: Mutex<()>,
+    /// The latest failure to open a session, and when that was.
+    connecting: Mutex<Option<(Instant, S3ErrorCode)>>,
 }
 
 /// Opens the session of a token.
@@ -44,7 +51,7 @@ pub struct Session {
 pub async fn connect(config: Config) -> client::Result<Arc<Session>> {
     let client = Client::connect(config.clone()).await?;
     let current = RwLock::new((client, Arc::default()));
-    Ok(Arc::new(Session { config, current, connecting: Mutex::new(()) }))
+    Ok(Arc::new(Session { config, current, connecting: Mutex::new(None) }))
 }
 
 impl Account {
@@ -76,13 +83,21 @@ impl Account {
         if let Some(fs) = session.alive() {
             return Ok(fs);
         }
-        let _one = session.connecting.lock().await;
+        let mut failed = session.connecting.lock().await;
         if let Some(fs) = session.alive() {
             return Ok(fs);
         }
+        if let Some((at, code)) = &*failed
+            && at.elapsed() < FAILURE_SHARED
+        {
+            return Err(S3Error::with_message(
+                code.clone(),
+                "a session with the file system could not be opened",
+            ));
+        }
         tracing::warn!("the session with the file system was lost; opening another");
         let connecting = Box::pin(Client::connect(session.config.clone()));
-        match timeout(CONNECT_TIMEOUT, connecting).await {
+        let connected = match timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(client)) => {
                 *session.current.write() = (client, Arc::default());
                 session.alive().ok_or_else(|| S3ErrorCode::ServiceUnavailable.into())
@@ -92,7 +107,9 @@ impl Account {
                 S3ErrorCode::ServiceUnavailable,
                 "no server of the file system answers",
             )),
-        }
+        };
+        *failed = connected.as_ref().err().map(|error| (Instant::now(), error.code().clone()));
+        connected
     }
 
     /// Ends the session.

@@ -2,12 +2,19 @@
 //!
 //! Cost: a bounded number of removals in each run; the next run goes on.
 
-use base::{Attr, EntryName, FsError, Time};
+use base::{Attr, EntryName, FsError};
 use client::Error;
 use s3s::{S3ErrorCode, S3Result};
 use wire::DirRef;
 
-use crate::{commit, error::of, fs::Fs, gateway::Gateway, multipart::UPLOADS};
+use crate::{
+    commit,
+    error::{of, of_object},
+    fs::Fs,
+    gateway::Gateway,
+    multipart::UPLOADS,
+    staging::Staged,
+};
 
 /// Number of files and directories that one run removes at most.
 const REMOVED_MAX: u32 = 10_000;
@@ -34,47 +41,88 @@ pub(crate) async fn run(gateway: &Gateway) {
 }
 
 async fn buckets(gateway: &Gateway, fs: &Fs, left: &mut u32) -> S3Result<()> {
-    let now = gateway.clock.now();
-    let age = i64::try_from(gateway.settings.abandoned_after.as_secs()).unwrap_or(i64::MAX);
-    let before = now.sec.saturating_sub(age);
     for (_, dir, _) in gateway.buckets(fs).await? {
+        let cleaned = match commit::find_staging(fs, &dir).await {
+            Ok(Some(found)) => staging(gateway, fs, &found, left).await.map(drop),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
         // A bucket may refuse this user where the next one does not.
-        if let Err(error) = bucket(fs, &dir, before, left).await {
+        if let Err(error) = cleaned {
             tracing::debug!(%error, "abandoned uploads of a bucket stay");
         }
     }
     Ok(())
 }
 
-async fn bucket(fs: &Fs, bucket: &DirRef, before: i64, left: &mut u32) -> S3Result<()> {
-    let Some(staging) = commit::find_staging(fs, bucket).await? else { return Ok(()) };
-    for (name, entry_dir, attr) in entries(fs, &staging).await? {
+/// Removes what is abandoned in the staging directory of a bucket; how many files and uploads stay.
+pub(crate) async fn staging(
+    gateway: &Gateway,
+    fs: &Fs,
+    staging: &DirRef,
+    left: &mut u32,
+) -> S3Result<usize> {
+    let (mut files, mut uploads) = (Vec::new(), Vec::new());
+    for (name, entry_dir, attr) in entries(fs, staging).await? {
         match entry_dir {
-            None if old(&attr, before) => remove(fs, &staging, &name, left).await?,
-            Some(uploads) if name.as_bytes() == UPLOADS.as_bytes() => {
-                for (name, upload, attr) in entries(fs, &uploads).await? {
-                    let Some(upload) = upload.filter(|_| old(&attr, before)) else { continue };
-                    for (part, nested, _) in entries(fs, &upload).await? {
-                        if nested.is_none() {
-                            remove(fs, &upload, &part, left).await?;
-                        }
-                    }
-                    if *left > 0 {
-                        told(fs.rmdir(&uploads, &name).await)?;
-                        *left -= 1;
-                    }
-                }
+            None => files.push((name, attr)),
+            Some(dir) if name.as_bytes() == UPLOADS.as_bytes() => {
+                let all = entries(fs, &dir).await?;
+                uploads.extend(all.into_iter().map(|upload| (dir, upload)));
             }
-            None | Some(_) => {}
+            Some(_) => {}
         }
     }
-    Ok(())
+    if files.is_empty() && uploads.is_empty() {
+        return Ok(0);
+    }
+    // The times to compare are the file system's, and so is the present one.
+    let file = Staged::create(fs, staging, gateway.unique("now")).await?;
+    let now = latest(&file.attr().await.map_err(|error| of_object(&error))?);
+    file.remove().await.map_err(|error| of_object(&error))?;
+    let age = i64::try_from(gateway.settings.abandoned_after.as_secs()).unwrap_or(i64::MAX);
+    let before = now.saturating_sub(age);
+    let mut stay = 0;
+    for (name, attr) in files {
+        let old = latest(&attr) < before && !gateway.is_used(&name);
+        if !(old && *left > 0 && gone(fs.unlink(staging, &name).await, left)?) {
+            stay += 1;
+        }
+    }
+    for (dir, (name, upload, attr)) in uploads {
+        let _locked = gateway.lock_upload(&name).await;
+        let parts = match &upload {
+            Some(upload) => entries(fs, upload).await?,
+            None => Vec::new(),
+        };
+        let newest = parts.iter().map(|(_, _, attr)| latest(attr)).chain([latest(&attr)]).max();
+        let old = newest.is_some_and(|newest| newest < before) && !gateway.is_used(&name);
+        if !(old && remove(fs, (&dir, &name, upload.as_ref()), parts, left).await?) {
+            stay += 1;
+        }
+    }
+    Ok(stay)
 }
 
-/// Whether nothing has happened to a file or upload since then.
-fn old(attr: &Attr, before: i64) -> bool {
-    let latest = |one: Time, other: Time| one.sec.max(other.sec);
-    latest(attr.mtime, attr.ctime) < before
+/// Removes an upload, as far as the run may go on; whether it is gone.
+async fn remove(
+    fs: &Fs,
+    (dir, name, upload): (&DirRef, &EntryName, Option<&DirRef>),
+    parts: Listed,
+    left: &mut u32,
+) -> S3Result<bool> {
+    let Some(upload) = upload else { return gone(fs.unlink(dir, name).await, left) };
+    for (part, nested, _) in parts {
+        if nested.is_some() || *left == 0 || !gone(fs.unlink(upload, &part).await, left)? {
+            return Ok(false);
+        }
+    }
+    Ok(*left > 0 && gone(fs.rmdir(dir, name).await, left)?)
+}
+
+/// When something happened last to a file or upload.
+fn latest(attr: &Attr) -> i64 {
+    attr.mtime.sec.max(attr.ctime.sec)
 }
 
 type Listed = Vec<(EntryName, Option<DirRef>, Attr)>;
@@ -92,25 +140,15 @@ async fn entries(fs: &Fs, dir: &DirRef) -> S3Result<Listed> {
     Ok(known.collect())
 }
 
-async fn remove(fs: &Fs, dir: &DirRef, name: &EntryName, left: &mut u32) -> S3Result<()> {
-    if *left > 0 {
-        told(fs.unlink(dir, name).await)?;
-        *left -= 1;
-    }
-    Ok(())
-}
-
-/// Others clean, too, and not all is this user's.
-fn told(removed: client::Result<()>) -> S3Result<()> {
+/// Whether something is gone. Others clean, too, and not all is this user's.
+fn gone(removed: client::Result<()>, left: &mut u32) -> S3Result<bool> {
     match removed {
-        Ok(())
-        | Err(Error::Fs(
-            FsError::NotFound
-            | FsError::Stale
-            | FsError::NotEmpty
-            | FsError::Denied
-            | FsError::NotPermitted,
-        )) => Ok(()),
+        Ok(()) => {
+            *left -= 1;
+            Ok(true)
+        }
+        Err(Error::Fs(FsError::NotFound | FsError::Stale)) => Ok(true),
+        Err(Error::Fs(FsError::NotEmpty | FsError::Denied | FsError::NotPermitted)) => Ok(false),
         Err(error) => Err(of(&error, S3ErrorCode::NoSuchBucket)),
     }
 }

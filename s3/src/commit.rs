@@ -13,12 +13,15 @@ use s3s::{
 use wire::{DirRef, NodeRef, RenameMode};
 
 use crate::{
+    clean,
     conditions::meets,
     error::{conflict, not_implemented, of, of_object},
     fs::Fs,
     gateway::Gateway,
     key::{Key, STAGING},
     metadata::{self, EMPTY_ETAG, HEADERS, Headers, OBJECT, TAGS, hex},
+    multipart::UPLOADS,
+    read,
     staging::Staged,
     tree::{self, Found},
 };
@@ -90,9 +93,8 @@ pub(crate) async fn put(
 ) -> S3Result<()> {
     let _locked = gateway.lock(bucket, key).await;
     if let Some(condition) = &wanted.if_match {
-        let found = tree::find(fs, bucket, key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
-        let xattrs = fs.xattrs(&found.node).await.map_err(|error| of_object(&error))?;
-        if !meets(condition, &metadata::etag(&found.attr, &xattrs)) {
+        let object = read::find(fs, bucket, key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
+        if !meets(condition, &object.known.etag) {
             return Err(S3ErrorCode::PreconditionFailed.into());
         }
     }
@@ -102,11 +104,20 @@ pub(crate) async fn put(
             Err(error) if *error.code() == S3ErrorCode::OperationAborted => continue,
             ensured => ensured?,
         };
-        match staged.rename(&parent, &key.name, mode).await {
+        let named = async {
+            let old = if wanted.only_new { None } else { fs.find(&parent, &key.name).await? };
+            staged.permit(old.as_ref(), (&parent, &key.name)).await?;
+            staged.rename(&parent, &key.name, mode).await
+        };
+        match named.await {
             Ok(()) => return fs.sync_dir(&parent).await.map_err(|error| of_object(&error)),
             // A delete has removed a directory on the way since it was found empty.
             Err(Error::Fs(FsError::NotFound | FsError::Stale)) => {}
             Err(Error::Fs(FsError::Exists)) if wanted.only_new => {
+                let found = fs.find(&parent, &key.name).await.map_err(|error| of_object(&error))?;
+                if found.is_some_and(|entry| entry.dir.is_some()) {
+                    return Err(conflict());
+                }
                 return Err(S3ErrorCode::PreconditionFailed.into());
             }
             Err(error) => return Err(of(&error, S3ErrorCode::OperationAborted)),
@@ -148,11 +159,11 @@ pub(crate) async fn put_directory(
     let told = |error: Error| of(&error, S3ErrorCode::OperationAborted);
     for (name, value) in [(HEADERS, headers.to_bytes()?), (TAGS, metadata::tags_to_bytes(tags)?)] {
         match value {
-            Some(value) => fs.setxattr(&node, name, value).await.map_err(told)?,
-            None => fs.removexattr(&node, name).await.map_err(told)?,
+            Some(value) => fs.setxattr(&node, name.as_bytes(), value).await.map_err(told)?,
+            None => fs.removexattr(&node, name.as_bytes()).await.map_err(told)?,
         }
     }
-    fs.setxattr(&node, OBJECT, b"1".to_vec()).await.map_err(told)?;
+    fs.setxattr(&node, OBJECT.as_bytes(), b"1".to_vec()).await.map_err(told)?;
     fs.sync_dir(&parent).await.map_err(told)?;
     Ok(EMPTY_ETAG.to_owned())
 }
@@ -170,12 +181,8 @@ pub(crate) async fn delete(
         return if if_match.is_some() { Err(S3ErrorCode::NoSuchKey.into()) } else { Ok(()) };
     };
     if let Some(condition) = if_match {
-        let xattrs = fs.xattrs(&found.node).await.map_err(|error| of_object(&error))?;
-        let etag = match found.node {
-            NodeRef::Dir(_) => EMPTY_ETAG.to_owned(),
-            NodeRef::File(_) => metadata::etag(&found.attr, &xattrs),
-        };
-        if !meets(condition, &etag) {
+        let object = read::find(fs, bucket, key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
+        if !meets(condition, &object.known.etag) {
             return Err(S3ErrorCode::PreconditionFailed.into());
         }
     }
@@ -201,7 +208,7 @@ pub(crate) async fn delete(
 /// Takes the object from a directory, and the directory if it is empty.
 async fn delete_directory(fs: &Fs, key: &Key, found: &Found) -> S3Result<()> {
     for name in [OBJECT, HEADERS, TAGS] {
-        match fs.removexattr(&found.node, name).await {
+        match fs.removexattr(&found.node, name.as_bytes()).await {
             Ok(()) | Err(Error::Fs(FsError::NotFound | FsError::Stale)) => {}
             Err(error) => return Err(of_object(&error)),
         }
@@ -213,15 +220,30 @@ async fn delete_directory(fs: &Fs, key: &Key, found: &Found) -> S3Result<()> {
 }
 
 /// Removes a bucket that has nothing but the gateway's own files.
-pub(crate) async fn delete_bucket(fs: &Fs, root: &str, name: &str) -> S3Result<()> {
+///
+/// Uploads that are not abandoned, and files that are being received, keep it.
+pub(crate) async fn delete_bucket(gateway: &Gateway, fs: &Fs, name: &str) -> S3Result<()> {
+    let root = &gateway.settings.root;
     let bucket = tree::bucket(fs, root, name).await?;
     let told = |error: Error| of(&error, S3ErrorCode::NoSuchBucket);
     let (entries, _) = fs.entries(&bucket).await.map_err(told)?;
     if entries.iter().any(|entry| entry.name.as_bytes() != STAGING.as_bytes()) {
         return Err(S3ErrorCode::BucketNotEmpty.into());
     }
-    if !entries.is_empty() {
-        remove_staging(fs, &bucket, &staging_name(), 2).await?;
+    if let Some(staging) = find_staging(fs, &bucket).await? {
+        if clean::staging(gateway, fs, &staging, &mut u32::MAX.clone()).await? > 0 {
+            return Err(S3ErrorCode::BucketNotEmpty.into());
+        }
+        let uploads = EntryName::new(UPLOADS.as_bytes()).expect("the constant is a name");
+        for (dir, name) in [(&staging, uploads), (&bucket, staging_name())] {
+            match fs.rmdir(dir, &name).await {
+                Ok(()) | Err(Error::Fs(FsError::NotFound)) => {}
+                Err(Error::Fs(FsError::NotEmpty)) => {
+                    return Err(S3ErrorCode::BucketNotEmpty.into());
+                }
+                Err(error) => return Err(told(error)),
+            }
+        }
     }
     let root = fs.dir(root).await.map_err(told)?;
     match fs.rmdir(&root, &crate::key::bucket(name)?).await {
@@ -231,30 +253,16 @@ pub(crate) async fn delete_bucket(fs: &Fs, root: &str, name: &str) -> S3Result<(
     }
 }
 
-/// Removes a directory and all below it, which is `levels` deep at most.
-pub(crate) async fn remove_staging(
-    fs: &Fs,
-    parent: &DirRef,
-    name: &EntryName,
-    levels: u32,
-) -> S3Result<()> {
-    let told = |error: Error| match error {
-        Error::Fs(FsError::NotEmpty | FsError::NotDirectory) => S3ErrorCode::BucketNotEmpty.into(),
-        error => of_object(&error),
-    };
+/// Removes a directory and the files in it.
+pub(crate) async fn remove_flat(fs: &Fs, parent: &DirRef, name: &EntryName) -> S3Result<()> {
+    let told = |error: Error| of_object(&error);
     let Some(entry) = fs.find(parent, name).await.map_err(told)? else { return Ok(()) };
-    let dir = entry.dir.ok_or(S3ErrorCode::BucketNotEmpty)?;
+    let dir = entry.dir.ok_or_else(conflict)?;
     let (entries, _) = fs.entries(&dir).await.map_err(told)?;
     for entry in entries {
-        if !entry.is_dir() {
-            match fs.unlink(&dir, &entry.name).await {
-                Ok(()) | Err(Error::Fs(FsError::NotFound)) => {}
-                Err(error) => return Err(told(error)),
-            }
-        } else if levels > 0 {
-            Box::pin(remove_staging(fs, &dir, &entry.name, levels - 1)).await?;
-        } else {
-            return Err(S3ErrorCode::BucketNotEmpty.into());
+        match fs.unlink(&dir, &entry.name).await {
+            Ok(()) | Err(Error::Fs(FsError::NotFound)) => {}
+            Err(error) => return Err(told(error)),
         }
     }
     match fs.rmdir(parent, name).await {

@@ -5,15 +5,15 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use base::{Access, Attr, Cred, EntryName, FileKind, FsError};
+use base::{Access, Attr, Cred, EntryName, FileKind, FsError, SetAttr};
 use bytes::Bytes;
 use client::{Client, Error, FileSystem, Handle, New, Result};
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, RenameMode, XattrMode};
 
 /// Number of entries that a listing asks for at once.
 const ENTRIES_MAX: u32 = 4096;
-/// Permission bits of files that the gateway makes.
-const FILE_MODE: u32 = 0o644;
+/// Permission bits of files that the gateway makes, until they get the names of objects.
+const FILE_MODE: u32 = 0o600;
 
 /// Extended attributes of a node.
 pub(crate) type Xattrs = Vec<(Bytes, Bytes)>;
@@ -66,6 +66,10 @@ impl Fs {
 
     pub(crate) async fn getattr(&self, node: &NodeRef) -> Result<Attr> {
         self.told(FileSystem::getattr(&self.client, &self.cred, node).await)
+    }
+
+    pub(crate) async fn setattr(&self, node: &NodeRef, set: SetAttr) -> Result<Attr> {
+        self.told(FileSystem::setattr(&self.client, &self.cred, node, set).await)
     }
 
     pub(crate) async fn mkdir(&self, dir: &DirRef, name: &EntryName, mode: u32) -> Result<DirRef> {
@@ -162,8 +166,8 @@ impl Fs {
         self.told(FileSystem::xattrs(&self.client, &self.cred, node).await)
     }
 
-    pub(crate) async fn setxattr(&self, node: &NodeRef, name: &str, value: Vec<u8>) -> Result<()> {
-        let name = Bytes::copy_from_slice(name.as_bytes());
+    pub(crate) async fn setxattr(&self, node: &NodeRef, name: &[u8], value: Vec<u8>) -> Result<()> {
+        let name = Bytes::copy_from_slice(name);
         let set = FileSystem::setxattr(
             &self.client,
             &self.cred,
@@ -176,8 +180,8 @@ impl Fs {
     }
 
     /// Removes an extended attribute, if it is there.
-    pub(crate) async fn removexattr(&self, node: &NodeRef, name: &str) -> Result<()> {
-        let name = Bytes::copy_from_slice(name.as_bytes());
+    pub(crate) async fn removexattr(&self, node: &NodeRef, name: &[u8]) -> Result<()> {
+        let name = Bytes::copy_from_slice(name);
         match self.told(FileSystem::removexattr(&self.client, &self.cred, node, name).await) {
             Err(Error::Fs(FsError::NoData)) => Ok(()),
             done => done,

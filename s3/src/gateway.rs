@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Clock, EntryName, Random};
+use base::{EntryName, HashMap, Random};
 use client::Error;
 use s3s::{
     S3ErrorCode, S3Result,
@@ -37,14 +37,42 @@ pub struct Settings {
     pub abandoned_after: Duration,
 }
 
+/// Numbers of uses by the random names of what is used.
+type AllUsed = Arc<parking_lot::Mutex<HashMap<EntryName, usize>>>;
+
+/// A staged file or an upload that a request uses, so that it is not cleaned.
+pub(crate) struct Used {
+    name: EntryName,
+    all: AllUsed,
+}
+
+impl Used {
+    pub(crate) fn name(&self) -> EntryName {
+        self.name.clone()
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(uses) = all.get_mut(&self.name) {
+            *uses -= 1;
+            if *uses == 0 {
+                all.remove(&self.name);
+            }
+        }
+    }
+}
+
 /// The gateway.
 pub struct Gateway {
     accounts: BTreeMap<String, Account>,
     pub(crate) settings: Settings,
-    pub(crate) clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     pub(crate) sorted: Sorted,
     locks: Vec<Mutex<()>>,
+    upload_locks: Vec<Mutex<()>>,
+    used: AllUsed,
     /// Held while a directory is made an object, or removed because it is none.
     pub(crate) dirs: Mutex<()>,
 }
@@ -52,20 +80,16 @@ pub struct Gateway {
 impl Gateway {
     /// A gateway for these accounts.
     #[must_use]
-    pub fn new(
-        accounts: Vec<Account>,
-        settings: Settings,
-        clock: Arc<dyn Clock>,
-        random: Arc<dyn Random>,
-    ) -> Gateway {
+    pub fn new(accounts: Vec<Account>, settings: Settings, random: Arc<dyn Random>) -> Gateway {
         let named = accounts.into_iter().map(|account| (account.access_key().to_owned(), account));
         Gateway {
             accounts: named.collect(),
             settings,
-            clock,
             random,
             sorted: Sorted::default(),
             locks: (0..LOCKS).map(|_| Mutex::default()).collect(),
+            upload_locks: (0..LOCKS).map(|_| Mutex::default()).collect(),
+            used: AllUsed::default(),
             dirs: Mutex::default(),
         }
     }
@@ -154,9 +178,28 @@ impl Gateway {
     }
 
     /// The name of a staged file.
-    pub(crate) fn unique(&self, what: &str) -> EntryName {
+    pub(crate) fn unique(&self, what: &str) -> Used {
         let name = format!("{what}-{}", self.unique_id());
-        EntryName::new(name.as_bytes()).expect("words and digits are a name")
+        self.uses(EntryName::new(name.as_bytes()).expect("words and digits are a name"))
+    }
+
+    /// Takes note that a staged file or an upload is in use.
+    pub(crate) fn uses(&self, name: EntryName) -> Used {
+        *self.used.lock().entry(name.clone()).or_insert(0) += 1;
+        Used { name, all: Arc::clone(&self.used) }
+    }
+
+    /// Whether a request uses a staged file or an upload.
+    pub(crate) fn is_used(&self, name: &EntryName) -> bool {
+        self.used.lock().contains_key(name)
+    }
+
+    /// The lock of an upload: one request at a time completes, aborts or cleans it.
+    pub(crate) async fn lock_upload(&self, id: &EntryName) -> MutexGuard<'_, ()> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        id.as_bytes().hash(&mut hasher);
+        let at = hasher.finish() % (LOCKS as u64);
+        self.upload_locks[usize::try_from(at).unwrap_or(0)].lock().await
     }
 
     /// The lock of a key.

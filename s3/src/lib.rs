@@ -17,6 +17,7 @@ mod conditions;
 mod error;
 mod fs;
 mod gateway;
+mod impatient;
 mod key;
 mod keys_file;
 mod list;

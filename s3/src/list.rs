@@ -4,9 +4,15 @@
 //! ask for long listings in pages; a large directory that was sorted for one page is kept for the
 //! next ones, for as long as the directory has not changed.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
-use base::{Attr, FileKind, FsError, Time};
+use base::{Attr, EntryName, FileKind, FsError, Time};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use client::Error;
 use futures::{StreamExt as _, stream};
@@ -15,10 +21,11 @@ use s3s::{
     S3Error, S3ErrorCode, S3Result,
     dto::{CommonPrefix, ETag, EncodingType, Object as S3Object},
 };
+use tokio::sync::Semaphore;
 use wire::{DirRef, FileRef, NodeRef};
 
 use crate::{
-    error::of,
+    error::{of, of_object},
     fs::Fs,
     key::STAGING,
     metadata::{self, EMPTY_ETAG, OBJECT},
@@ -31,6 +38,10 @@ const KEYS_MAX: i32 = 1000;
 const ETAGS_AT_ONCE: usize = 256;
 /// Directories with fewer entries are read anew for each page.
 const KEPT_ENTRIES_MIN: usize = 1000;
+/// Number of directories of so many entries that are read at once.
+const READ_AT_ONCE: usize = 4;
+/// How often an object is looked up anew that is replaced meanwhile.
+const TRIES_MAX: u32 = 16;
 /// Number of entries of all directories that are kept.
 const KEPT_ENTRIES_MAX: usize = 1_000_000;
 
@@ -54,21 +65,31 @@ pub(crate) struct Object {
 struct Kept {
     session: usize,
     dir: DirRef,
-    mtime: Time,
+    /// When its entries and its attributes were changed.
+    times: (Time, Time),
     items: Items<Bucket<'static>>,
 }
 
 /// Sorted directories of which a page was sent; the latest last.
-#[derive(Default)]
-pub(crate) struct Sorted(Mutex<VecDeque<Kept>>);
+pub(crate) struct Sorted {
+    kept: Mutex<VecDeque<Kept>>,
+    /// Large directories are read a few at a time.
+    reading: Semaphore,
+}
+
+impl Default for Sorted {
+    fn default() -> Sorted {
+        Sorted { kept: Mutex::default(), reading: Semaphore::new(READ_AT_ONCE) }
+    }
+}
 
 impl Sorted {
-    fn get(&self, session: usize, dir: &DirRef, mtime: Time) -> Option<Items<Bucket<'static>>> {
-        let mut kept = self.0.lock();
+    fn get(&self, session: usize, dir: &DirRef, attr: &Attr) -> Option<Items<Bucket<'static>>> {
+        let mut kept = self.kept.lock();
         let at = kept.iter().position(|kept| kept.session == session && kept.dir.same(dir))?;
         let found = kept.remove(at)?;
         // Of an older state nothing is needed any more.
-        if found.mtime != mtime {
+        if found.times != (attr.mtime, attr.ctime) {
             return None;
         }
         let items = Arc::clone(&found.items);
@@ -77,7 +98,7 @@ impl Sorted {
     }
 
     fn keep(&self, new: Kept) {
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         kept.retain(|old| old.session != new.session || !old.dir.same(&new.dir));
         kept.push_back(new);
         let mut entries: usize = kept.iter().map(|kept| kept.items.len()).sum();
@@ -93,8 +114,8 @@ pub(crate) struct Bucket<'g> {
     session: usize,
     dir: DirRef,
     sorted: &'g Sorted,
-    /// Whether this is a page behind another one.
-    later: bool,
+    /// Whether the entries of a directory were kept since an earlier page.
+    used_kept: AtomicBool,
 }
 
 impl Source for Bucket<'_> {
@@ -103,29 +124,36 @@ impl Source for Bucket<'_> {
     type Error = S3Error;
 
     async fn items(&self, dir: &Dir) -> S3Result<Items<Self>> {
-        let node = NodeRef::Dir(dir.dir);
-        if self.later {
-            match self.fs.getattr(&node).await {
-                Ok(attr) => {
-                    if let Some(items) = self.sorted.get(self.session, &dir.dir, attr.mtime) {
-                        return Ok(items);
-                    }
-                }
-                Err(Error::Fs(FsError::NotFound | FsError::Stale)) => {
-                    return Ok(Items::<Self>::default());
-                }
-                Err(error) => return Err(of(&error, S3ErrorCode::NoSuchBucket)),
+        let top = dir.dir.same(&self.dir);
+        let skipped = |error: Error| match error {
+            // The directory was removed since its entry was read.
+            Error::Fs(FsError::NotFound | FsError::NotDirectory | FsError::Stale) => {
+                Ok(Items::<Self>::default())
+            }
+            Error::Fs(FsError::Denied | FsError::NotPermitted) if !top => {
+                Ok(Items::<Self>::default())
+            }
+            error => Err(of(&error, S3ErrorCode::NoSuchBucket)),
+        };
+        let large = top || dir.attr.size >= KEPT_ENTRIES_MIN as u64;
+        let mut _reading = None;
+        if large {
+            let attr = match self.fs.getattr(&NodeRef::Dir(dir.dir)).await {
+                Ok(attr) => attr,
+                Err(error) => return skipped(error),
+            };
+            if let Some(items) = self.sorted.get(self.session, &dir.dir, &attr) {
+                self.used_kept.store(true, Ordering::Relaxed);
+                return Ok(items);
+            }
+            if attr.size >= KEPT_ENTRIES_MIN as u64 {
+                _reading = self.sorted.reading.acquire().await.ok();
             }
         }
         let (entries, before) = match self.fs.entries(&dir.dir).await {
             Ok(read) => read,
-            // The directory was removed since its entry was read.
-            Err(Error::Fs(FsError::NotFound | FsError::NotDirectory | FsError::Stale)) => {
-                return Ok(Items::<Self>::default());
-            }
-            Err(error) => return Err(of(&error, S3ErrorCode::NoSuchBucket)),
+            Err(error) => return skipped(error),
         };
-        let top = dir.dir.same(&self.dir);
         let mut items: Vec<_> = entries
             .into_iter()
             .filter_map(|listed| {
@@ -150,7 +178,8 @@ impl Source for Bucket<'_> {
         let items = Arc::new(items);
         if items.len() >= KEPT_ENTRIES_MIN {
             let (session, items) = (self.session, Arc::clone(&items));
-            self.sorted.keep(Kept { session, dir: dir.dir, mtime: before.mtime, items });
+            let times = (before.mtime, before.ctime);
+            self.sorted.keep(Kept { session, dir: dir.dir, times, items });
         }
         Ok(items)
     }
@@ -161,7 +190,9 @@ impl Source for Bucket<'_> {
                 let marked = xattrs.iter().any(|(name, _)| name == OBJECT.as_bytes());
                 Ok(marked.then_some(Object { parent: None, attr: dir.attr }))
             }
-            Err(Error::Fs(FsError::NotFound | FsError::Stale)) => Ok(None),
+            Err(Error::Fs(
+                FsError::NotFound | FsError::Stale | FsError::Denied | FsError::NotPermitted,
+            )) => Ok(None),
             Err(error) => Err(of(&error, S3ErrorCode::NoSuchBucket)),
         }
     }
@@ -191,8 +222,7 @@ pub(crate) async fn page(
     query: &Query,
     encoding: Option<&EncodingType>,
 ) -> S3Result<Sent> {
-    let later = !query.after.is_empty();
-    let source = Bucket { fs, session, dir: *bucket, sorted, later };
+    let source = Bucket { fs, session, dir: *bucket, sorted, used_kept: AtomicBool::new(false) };
     // Only the times of directories that are objects are shown.
     let root = Dir { dir: *bucket, attr: Attr::blank(bucket.ino, FileKind::Directory) };
     let Page { lines, truncated } = walk(&source, &root, query).await?;
@@ -206,34 +236,60 @@ pub(crate) async fn page(
             }
         }
     }
+    // A file that is written in place leaves the directory as it was.
+    let anew = source.used_kept.load(Ordering::Relaxed);
     let asked = objects.into_iter().map(|(key, object)| async move {
-        let (etag, size) = etag_of(fs, &key, &object).await;
-        S3Object {
+        let Some((etag, attr)) = now(fs, &key, object, anew).await? else { return Ok(None) };
+        Ok(Some(S3Object {
             e_tag: Some(ETag::Strong(etag)),
             key: Some(encoded(&key, encoding)),
-            last_modified: Some(metadata::last_modified(&object.attr)),
-            size: Some(metadata::size(size)),
+            last_modified: Some(metadata::last_modified(&attr)),
+            size: Some(metadata::size(attr.size)),
             storage_class: Some("STANDARD".to_owned().into()),
             ..S3Object::default()
-        }
+        }))
     });
-    let objects = stream::iter(asked).buffered(ETAGS_AT_ONCE).collect().await;
+    let objects: Vec<S3Result<Option<S3Object>>> =
+        stream::iter(asked).buffered(ETAGS_AT_ONCE).collect().await;
+    let objects = objects.into_iter().filter_map(Result::transpose).collect::<S3Result<_>>()?;
     Ok(Sent { objects, prefixes, next })
 }
 
-/// The ETag and size of a listed object.
-async fn etag_of(fs: &Fs, key: &str, object: &Object) -> (String, u64) {
-    let Some(parent) = object.parent else { return (EMPTY_ETAG.to_owned(), 0) };
-    let name = key.rsplit('/').next().unwrap_or(key);
-    let xattrs = match base::EntryName::new(name.as_bytes()) {
-        Ok(name) => {
-            let file = FileRef { dir: parent, name, ino: object.attr.ino };
-            // An object that was removed meanwhile was there when the directory was read.
-            fs.xattrs(&NodeRef::File(file)).await.unwrap_or_default()
-        }
-        Err(_) => Vec::new(),
+/// The ETag and attributes of a listed object; `None`: the object was removed meanwhile. With
+/// `anew` the attributes that were listed may be old.
+async fn now(
+    fs: &Fs,
+    key: &str,
+    object: Object,
+    mut anew: bool,
+) -> S3Result<Option<(String, Attr)>> {
+    let mut attr = object.attr;
+    let Some(parent) = object.parent else {
+        attr.size = 0;
+        return Ok(Some((EMPTY_ETAG.to_owned(), attr)));
     };
-    (metadata::etag(&object.attr, &xattrs), object.attr.size)
+    let name = key.rsplit('/').next().unwrap_or(key);
+    let name = EntryName::new(name.as_bytes()).map_err(S3Error::internal_error)?;
+    for _ in 0..TRIES_MAX {
+        if anew {
+            match fs.find(&parent, &name).await {
+                Ok(Some(entry)) if entry.attr.kind == FileKind::File => attr = entry.attr,
+                Ok(_) | Err(Error::Fs(FsError::NotDirectory | FsError::Stale)) => return Ok(None),
+                Err(error) => return Err(of_object(&error)),
+            }
+        }
+        let file = FileRef { dir: parent, name: name.clone(), ino: attr.ino };
+        match fs.xattrs(&NodeRef::File(file)).await {
+            Ok(xattrs) => return Ok(Some((metadata::etag(&attr, &xattrs), attr))),
+            Err(Error::Fs(FsError::NotFound | FsError::Stale)) => anew = true,
+            // A file that this user may not read has the ETag of a file without attributes.
+            Err(Error::Fs(FsError::Denied | FsError::NotPermitted)) => {
+                return Ok(Some((metadata::etag(&attr, &Vec::new()), attr)));
+            }
+            Err(error) => return Err(of_object(&error)),
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
 }
 
 /// Text of a listing as the request wants it: XML cannot have all characters.

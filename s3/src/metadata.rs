@@ -145,6 +145,8 @@ pub(crate) struct Known {
     pub(crate) tags: TagSet,
     /// Of a directory: whether it is an object.
     pub(crate) marked: bool,
+    /// The id of the upload that the object was put together from.
+    pub(crate) completed: Option<Vec<u8>>,
 }
 
 impl Known {
@@ -166,6 +168,7 @@ impl Known {
             headers,
             tags: value(TAGS).map(tags_of).unwrap_or_default(),
             marked: value(OBJECT).is_some(),
+            completed: value(COMPLETED).map(<[u8]>::to_vec),
         }
     }
 }

@@ -23,11 +23,11 @@ use crate::{
     commit::{self, Wanted},
     error::{invalid, of, of_object},
     fs::Fs,
-    gateway::Gateway,
+    gateway::{Gateway, Used},
     key::Key,
     list::encoded,
     metadata::{self, Headers, size, strong, timestamp, unhex},
-    read::Open,
+    read::{self, Open},
     staging::Staged,
     tree,
 };
@@ -64,6 +64,7 @@ pub(crate) struct Found {
     pub(crate) dir: DirRef,
     name: EntryName,
     uploads: DirRef,
+    _used: Used,
 }
 
 fn name_of(text: &str) -> EntryName {
@@ -90,7 +91,7 @@ pub(crate) async fn create(
     let id = gateway.unique_id();
     let told = |error: Error| of(&error, S3ErrorCode::OperationAborted);
     let dir = fs.mkdir(&uploads, &name_of(&id), UPLOAD_MODE).await.map_err(told)?;
-    fs.setxattr(&NodeRef::Dir(dir), UPLOAD, value).await.map_err(told)?;
+    fs.setxattr(&NodeRef::Dir(dir), UPLOAD.as_bytes(), value).await.map_err(told)?;
     fs.sync_dir(&uploads).await.map_err(told)?;
     Ok(id)
 }
@@ -107,22 +108,34 @@ async fn read(fs: &Fs, dir: &DirRef) -> client::Result<Option<Upload>> {
     Ok(value.and_then(|(_, value)| serde_json::from_slice(value).ok()))
 }
 
+/// The name of an upload's directory.
+fn id_of(id: &str) -> S3Result<EntryName> {
+    if id.len() != 32 || !id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(S3ErrorCode::NoSuchUpload.into());
+    }
+    Ok(name_of(id))
+}
+
 /// Finds an upload by its id; it must be of this key.
-pub(crate) async fn find(fs: &Fs, bucket: &DirRef, key: &str, id: &str) -> S3Result<Found> {
+pub(crate) async fn find(
+    gateway: &Gateway,
+    fs: &Fs,
+    bucket: &DirRef,
+    key: &str,
+    id: &str,
+) -> S3Result<Found> {
     let missing = || S3Error::from(S3ErrorCode::NoSuchUpload);
     let told = |error: Error| of(&error, S3ErrorCode::NoSuchUpload);
-    if id.len() != 32 || !id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
-        return Err(missing());
-    }
+    let name = id_of(id)?;
+    let used = gateway.uses(name.clone());
     let uploads = uploads(fs, bucket).await?.ok_or_else(missing)?;
-    let name = name_of(id);
     let entry = fs.find(&uploads, &name).await.map_err(told)?.ok_or_else(missing)?;
     let dir = entry.dir.ok_or_else(missing)?;
     let upload = read(fs, &dir).await.map_err(told)?.ok_or_else(missing)?;
     if upload.key != key {
         return Err(missing());
     }
-    Ok(Found { upload, dir, name, uploads })
+    Ok(Found { upload, dir, name, uploads, _used: used })
 }
 
 /// Checks the number of a part.
@@ -151,7 +164,7 @@ pub(crate) async fn keep(
     md5: &str,
 ) -> S3Result<Attr> {
     let told = |error: Error| of(&error, S3ErrorCode::NoSuchUpload);
-    let attr = staged.seal(None, None, None).await?;
+    let attr = staged.seal(None, None, None, None).await?;
     let name = name_of(&format!("{number:05}-{md5}"));
     staged.rename(&upload.dir, &name, wire::RenameMode::Replace).await.map_err(told)?;
     fs.sync_dir(&upload.dir).await.map_err(told)?;
@@ -189,12 +202,21 @@ async fn parts(fs: &Fs, dir: &DirRef) -> S3Result<BTreeMap<i32, Vec<Kept>>> {
 pub(crate) async fn complete(
     gateway: &Gateway,
     fs: &Fs,
-    (bucket, key): (&DirRef, &str),
-    upload: Found,
+    (bucket, key, id): (&DirRef, &str, &str),
     chosen: Vec<CompletedPart>,
     wanted: &Wanted,
 ) -> S3Result<String> {
+    let _locked = gateway.lock_upload(&id_of(id)?).await;
+    let found = find(gateway, fs, bucket, key, id).await;
     let key = Key::parse(key)?;
+    // The answer to an earlier request may have been lost.
+    if let Some(etag) = completed(fs, bucket, &key, id).await? {
+        if let Ok(upload) = found {
+            remove(fs, &upload).await;
+        }
+        return Ok(etag);
+    }
+    let upload = found?;
     let kept = parts(fs, &upload.dir).await?;
     if chosen.is_empty() {
         return Err(S3ErrorCode::MalformedXML.into());
@@ -220,33 +242,52 @@ pub(crate) async fn complete(
     for kept in files {
         let (name, ino) = (kept.name.clone(), kept.attr.ino);
         let node = NodeRef::File(FileRef { dir: upload.dir, name, ino });
-        let open = Open::new(fs, &node).await.map_err(|error| of(&error, S3ErrorCode::InvalidPart))?;
+        let open =
+            Open::new(fs, &node).await.map_err(|error| of(&error, S3ErrorCode::InvalidPart))?;
         let open = open.ok_or(S3ErrorCode::InvalidPart)?;
         staged.copy(open.handle, 0, kept.attr.size).await?;
     }
     let etag = commit::etag_of_parts(&md5s);
     let tags = upload.upload.tags.clone().map(String::into_bytes);
-    staged.seal(Some(&etag), upload.upload.headers.to_bytes()?, tags).await?;
+    staged.seal(Some(&etag), upload.upload.headers.to_bytes()?, tags, Some(id)).await?;
     commit::put(gateway, fs, (bucket, &key), &mut staged, wanted).await?;
-    // The object is there; what is left of the upload, `clean` would remove, too.
-    if let Err(error) = abort(fs, upload).await {
-        tracing::warn!(%error, "the parts of a completed upload stay until they are cleaned");
-    }
+    remove(fs, &upload).await;
     Ok(etag)
 }
 
+/// The ETag of an object, if it was put together from this upload.
+async fn completed(fs: &Fs, bucket: &DirRef, key: &Key, id: &str) -> S3Result<Option<String>> {
+    let Some(object) = read::find(fs, bucket, key).await? else { return Ok(None) };
+    let same = object.known.completed.as_deref() == Some(id.as_bytes());
+    Ok(same.then_some(object.known.etag))
+}
+
+/// Removes an upload of which the object is there; what is left, `clean` would remove, too.
+async fn remove(fs: &Fs, upload: &Found) {
+    if let Err(error) = commit::remove_flat(fs, &upload.uploads, &upload.name).await {
+        tracing::warn!(%error, "the parts of a completed upload stay until they are cleaned");
+    }
+}
+
 /// Removes an upload with its parts.
-pub(crate) async fn abort(fs: &Fs, upload: Found) -> S3Result<()> {
-    commit::remove_staging(fs, &upload.uploads, &upload.name, 0).await
+pub(crate) async fn abort(
+    gateway: &Gateway,
+    fs: &Fs,
+    (bucket, key, id): (&DirRef, &str, &str),
+) -> S3Result<()> {
+    let _locked = gateway.lock_upload(&id_of(id)?).await;
+    let upload = find(gateway, fs, bucket, key, id).await?;
+    commit::remove_flat(fs, &upload.uploads, &upload.name).await
 }
 
 /// Answers with a page of the parts of an upload.
 pub(crate) async fn list_parts(
+    gateway: &Gateway,
     fs: &Fs,
     bucket: &DirRef,
     input: ListPartsInput,
 ) -> S3Result<ListPartsOutput> {
-    let upload = find(fs, bucket, &input.key, &input.upload_id).await?;
+    let upload = find(gateway, fs, bucket, &input.key, &input.upload_id).await?;
     let limit = limit(input.max_parts)?;
     let after = input.part_number_marker.unwrap_or(0);
     let mut later = parts(fs, &upload.dir).await?.split_off(&after.saturating_add(1)).into_iter();
@@ -261,7 +302,7 @@ pub(crate) async fn list_parts(
         })
     });
     let shown: Vec<_> = shown.collect();
-    let truncated = later.next().is_some();
+    let truncated = limit > 0 && later.next().is_some();
     Ok(ListPartsOutput {
         bucket: Some(input.bucket),
         is_truncated: Some(truncated),
@@ -296,7 +337,7 @@ pub(crate) async fn list_uploads(
             None => *other > key,
         });
     }
-    let truncated = found.len() > limit;
+    let truncated = limit > 0 && found.len() > limit;
     let encoding = input.encoding_type.as_ref();
     let last = found.keys().take(limit).next_back().cloned().filter(|_| truncated);
     let uploads = found.into_iter().take(limit).map(|((key, id), attr)| MultipartUpload {

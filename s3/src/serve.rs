@@ -1,6 +1,12 @@
 //! Connections: as many as may be at once, and their end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use http::{HeaderValue, header};
@@ -19,7 +25,11 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
-use crate::{Gateway, clean, service::Service};
+use crate::{
+    Gateway, clean,
+    impatient::{Connection, Patient},
+    service::Service,
+};
 
 /// Time for the head of a request, and between two requests of a connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,7 +77,12 @@ pub async fn serve(
             // Answers are written whole, or in large pieces.
             let _ = socket.set_nodelay(true);
             let service = service.clone();
-            let answer = service_fn(move |request| answer(service.clone(), request));
+            let begun = Arc::new(AtomicBool::new(false));
+            let socket = Connection::new(socket, Arc::clone(&begun));
+            let answer = service_fn(move |request| {
+                begun.store(true, Ordering::Relaxed);
+                answer(service.clone(), request)
+            });
             let served = builder.serve_connection(TokioIo::new(socket), answer);
             let served = graceful.watch(served.into_owned());
             tokio::spawn(async move {
@@ -101,7 +116,7 @@ async fn answer(
     let expects = request.headers().contains_key(header::EXPECT);
     // For no body hyper sends no `100 Continue`.
     let empty = request.headers().get(header::CONTENT_LENGTH).is_some_and(|len| len == "0");
-    let request: HttpRequest = request.map(Body::from);
+    let request: HttpRequest = request.map(|body| Body::http_body(Patient::new(body)));
     let mut response = service.call(request).await?;
     if expects && (empty || !response.status().is_success()) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -51,7 +51,7 @@ impl S3 for Service {
         buckets.retain(|(name, ..)| name.starts_with(&prefix) && *name > after);
         let limit = input.max_buckets.map_or(Ok(usize::MAX), usize::try_from);
         let limit = limit.map_err(|_| invalid("max-buckets must not be negative"))?;
-        let truncated = buckets.len() > limit;
+        let truncated = limit > 0 && buckets.len() > limit;
         buckets.truncate(limit);
         let last = buckets.last().map(|(name, ..)| name.clone()).filter(|_| truncated);
         let bucket = |(name, _, made)| Bucket {
@@ -92,7 +92,7 @@ impl S3 for Service {
         req: S3Request<DeleteBucketInput>,
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
-        commit::delete_bucket(&fs, &self.0.settings.root, &req.input.bucket).await?;
+        commit::delete_bucket(&self.0, &fs, &req.input.bucket).await?;
         answer(DeleteBucketOutput::default())
     }
 
@@ -313,8 +313,8 @@ impl S3 for Service {
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         let node = &object.found.node;
         let set = match tags {
-            Some(tags) => fs.setxattr(node, TAGS, tags).await,
-            None => fs.removexattr(node, TAGS).await,
+            Some(tags) => fs.setxattr(node, TAGS.as_bytes(), tags).await,
+            None => fs.removexattr(node, TAGS.as_bytes()).await,
         };
         set.map_err(|error| of_object(&error))?;
         answer(PutObjectTaggingOutput::default())
@@ -328,7 +328,7 @@ impl S3 for Service {
         let input = req.input;
         read::refuse(false, input.version_id.as_deref(), false)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
-        let removed = fs.removexattr(&object.found.node, TAGS).await;
+        let removed = fs.removexattr(&object.found.node, TAGS.as_bytes()).await;
         removed.map_err(|error| of_object(&error))?;
         answer(DeleteObjectTaggingOutput::default())
     }
@@ -393,10 +393,9 @@ impl S3 for Service {
         let input = req.input;
         let wanted = Wanted::new(input.if_match, input.if_none_match)?;
         let bucket = self.0.bucket(&fs, &input.bucket).await?;
-        let upload = multipart::find(&fs, &bucket, &input.key, &input.upload_id).await?;
         let parts = input.multipart_upload.and_then(|chosen| chosen.parts).unwrap_or_default();
-        let at = (&bucket, input.key.as_str());
-        let etag = multipart::complete(&self.0, &fs, at, upload, parts, &wanted).await?;
+        let at = (&bucket, input.key.as_str(), input.upload_id.as_str());
+        let etag = multipart::complete(&self.0, &fs, at, parts, &wanted).await?;
         answer(CompleteMultipartUploadOutput {
             location: Some(format!("/{}/{}", input.bucket, input.key)),
             bucket: Some(input.bucket),
@@ -413,8 +412,8 @@ impl S3 for Service {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
         let bucket = self.0.bucket(&fs, &input.bucket).await?;
-        let upload = multipart::find(&fs, &bucket, &input.key, &input.upload_id).await?;
-        multipart::abort(&fs, upload).await?;
+        let at = (&bucket, input.key.as_str(), input.upload_id.as_str());
+        multipart::abort(&self.0, &fs, at).await?;
         answer(AbortMultipartUploadOutput::default())
     }
 
@@ -424,7 +423,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<ListPartsOutput>> {
         let fs = self.0.reading(req.credentials.as_ref()).await?;
         let bucket = self.0.bucket(&fs, &req.input.bucket).await?;
-        answer(multipart::list_parts(&fs, &bucket, req.input).await?)
+        answer(multipart::list_parts(&self.0, &fs, &bucket, req.input).await?)
     }
 
     async fn list_multipart_uploads(

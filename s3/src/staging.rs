@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use base::{Attr, EntryName, FsError};
-use client::Handle;
+use base::{Attr, EntryName, FileKind, FsError, SetAttr, acl, attr::MODE_ACL};
+use client::{Error, Handle};
 use futures::StreamExt as _;
 use http::HeaderMap;
 use s3s::{
@@ -15,16 +15,20 @@ use s3s::{
     crypto::{Checksum as _, Md5},
     dto::{Checksum, ChecksumAlgorithm, StreamingBlob},
 };
-use wire::{DirRef, FileRef, NodeRef, RenameMode};
+use wire::{DirRef, Entry, FileRef, NodeRef, RenameMode};
 
 use crate::{
     error::{invalid, of, of_object},
     fs::Fs,
-    metadata::{self, ETAG, HEADERS, TAGS, hex},
+    gateway::Used,
+    metadata::{self, COMPLETED, ETAG, HEADERS, TAGS, hex},
 };
 
 /// Time for which a body may say nothing.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Permission bits of new objects.
+const NEW_MODE: u32 = 0o644;
 
 /// A file that is not under its final name yet.
 pub(crate) struct Staged {
@@ -35,15 +39,32 @@ pub(crate) struct Staged {
     handle: Option<Handle>,
     size: u64,
     renamed: bool,
+    used: Option<Used>,
 }
 
 impl Staged {
     /// Makes an empty file.
-    pub(crate) async fn create(fs: &Fs, dir: &DirRef, name: EntryName) -> S3Result<Staged> {
+    pub(crate) async fn create(fs: &Fs, dir: &DirRef, used: Used) -> S3Result<Staged> {
+        let name = used.name();
         let made = fs.create(dir, &name).await;
         let (file, handle) = made.map_err(|error| of(&error, S3ErrorCode::OperationAborted))?;
         let (fs, handle) = (fs.clone(), Some(handle));
-        Ok(Staged { fs, dir: *dir, name, file, handle, size: 0, renamed: false })
+        Ok(Staged { fs, dir: *dir, name, file, handle, size: 0, renamed: false, used: Some(used) })
+    }
+
+    /// Removes the file.
+    pub(crate) async fn remove(mut self) -> client::Result<()> {
+        if let Some(handle) = self.handle.take() {
+            self.fs.release(handle).await?;
+        }
+        self.fs.unlink(&self.dir, &self.name).await?;
+        self.renamed = true;
+        Ok(())
+    }
+
+    /// The attributes of the file.
+    pub(crate) async fn attr(&self) -> client::Result<Attr> {
+        self.fs.getattr(&NodeRef::File(self.file.clone())).await
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -101,22 +122,71 @@ impl Staged {
         etag: Option<&str>,
         headers: Option<Vec<u8>>,
         tags: Option<Vec<u8>>,
+        upload: Option<&str>,
     ) -> S3Result<Attr> {
         let handle = self.handle()?;
         let node = NodeRef::File(self.file.clone());
-        let told = |error: client::Error| of_object(&error);
+        let told = |error: Error| of_object(&error);
         self.fs.fsync(handle).await.map_err(told)?;
         let attr = self.fs.getattr(&node).await.map_err(told)?;
         self.handle = None;
         self.fs.release(handle).await.map_err(told)?;
         let etag = etag.map(|etag| metadata::etag_record(etag, &attr));
-        let all = [(ETAG, etag), (HEADERS, headers), (TAGS, tags)];
+        let upload = upload.map(|id| id.as_bytes().to_vec());
+        let all = [(ETAG, etag), (HEADERS, headers), (TAGS, tags), (COMPLETED, upload)];
         let set = all.into_iter().filter_map(|(name, value)| {
             let (fs, node) = (&self.fs, &node);
-            Some(fs.setxattr(node, name, value?))
+            Some(fs.setxattr(node, name.as_bytes(), value?))
         });
         futures::future::try_join_all(set).await.map_err(told)?;
         Ok(attr)
+    }
+
+    /// Gives the file the owner and permissions of the file that it replaces as far as this user
+    /// may, or those of new ones. Where the group is another one, it may do no more than others.
+    pub(crate) async fn permit(
+        &self,
+        old: Option<&Entry>,
+        (dir, name): (&DirRef, &EntryName),
+    ) -> client::Result<()> {
+        let node = NodeRef::File(self.file.clone());
+        let of = |mode: u32| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        let Some(old) = old.filter(|old| old.attr.kind == FileKind::File) else {
+            self.fs.setattr(&node, of(NEW_MODE)).await?;
+            return Ok(());
+        };
+        let mut mode = old.attr.mode & 0o777;
+        let own = self.fs.getattr(&node).await?;
+        if (own.uid, own.gid) != (old.attr.uid, old.attr.gid) {
+            let group = SetAttr { gid: Some(old.attr.gid), ..SetAttr::default() };
+            let both = SetAttr { uid: Some(old.attr.uid), ..group };
+            let refused = |set: &client::Result<Attr>| {
+                matches!(set, Err(Error::Fs(FsError::NotPermitted | FsError::Denied)))
+            };
+            let mut set = self.fs.setattr(&node, both).await;
+            if refused(&set) {
+                set = self.fs.setattr(&node, group).await;
+            }
+            if refused(&set) {
+                mode &= 0o707 | (mode & 0o007) << 3;
+            } else {
+                set?;
+            }
+        }
+        self.fs.setattr(&node, of(mode)).await?;
+        if old.attr.mode & MODE_ACL == 0 && own.mode & MODE_ACL == 0 {
+            return Ok(());
+        }
+        let (name, ino) = (name.clone(), old.attr.ino);
+        let replaced = NodeRef::File(FileRef { dir: *dir, name, ino });
+        let xattrs = match self.fs.xattrs(&replaced).await {
+            Err(Error::Fs(FsError::Denied | FsError::NotPermitted)) => return Ok(()),
+            xattrs => xattrs?,
+        };
+        match xattrs.into_iter().find(|(name, _)| name == acl::ACCESS) {
+            Some((_, acl)) => self.fs.setxattr(&node, acl::ACCESS, acl.to_vec()).await,
+            None => self.fs.removexattr(&node, acl::ACCESS).await,
+        }
     }
 
     /// Gives the file its final name.
@@ -138,10 +208,12 @@ impl Drop for Staged {
         if self.renamed && handle.is_none() {
             return;
         }
+        let used = self.used.take();
         let (fs, dir, name, renamed) = (self.fs.clone(), self.dir, self.name.clone(), self.renamed);
         // At the end of the process `clean` of the next one is left to do it.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
+            let _used = used;
             if let Some(handle) = handle {
                 // The file goes, whatever was written to it.
                 let _ = fs.release(handle).await;
@@ -150,7 +222,7 @@ impl Drop for Staged {
                 return;
             }
             match fs.unlink(&dir, &name).await {
-                Ok(()) | Err(client::Error::Fs(FsError::NotFound | FsError::Stale)) => {}
+                Ok(()) | Err(Error::Fs(FsError::NotFound | FsError::Stale)) => {}
                 Err(error) => tracing::debug!(%error, "a staged file stays until it is cleaned"),
             }
         });
@@ -171,6 +243,8 @@ pub(crate) struct Digest {
     sums: ChecksumHasher,
     expected_md5: Option<Vec<u8>>,
     expected: Checksum,
+    /// Checksums that come behind the body.
+    named: Vec<String>,
 }
 
 /// An MD5 that begins empty.
@@ -228,7 +302,8 @@ impl Digest {
     pub(crate) fn with_trailer(mut self, headers: &HeaderMap) -> Digest {
         let named = headers.get_all("x-amz-trailer").iter().filter_map(|value| value.to_str().ok());
         for name in named.flat_map(|value| value.split(',')) {
-            match name.trim().to_ascii_lowercase().as_str() {
+            let name = name.trim().to_ascii_lowercase();
+            match name.as_str() {
                 "x-amz-checksum-crc32" => self.sums.crc32 = Some(s3s::crypto::Crc32::new()),
                 "x-amz-checksum-crc32c" => self.sums.crc32c = Some(s3s::crypto::Crc32c::new()),
                 "x-amz-checksum-crc64nvme" => {
@@ -236,8 +311,9 @@ impl Digest {
                 }
                 "x-amz-checksum-sha1" => self.sums.sha1 = Some(s3s::crypto::Sha1::new()),
                 "x-amz-checksum-sha256" => self.sums.sha256 = Some(s3s::crypto::Sha256::new()),
-                _ => {}
+                _ => continue,
             }
+            self.named.push(name);
         }
         self
     }
@@ -254,6 +330,9 @@ impl Digest {
             return Err(S3ErrorCode::BadDigest.into());
         }
         let trailers = trailers.and_then(TrailingHeaders::take).unwrap_or_default();
+        if let Some(missing) = self.named.iter().find(|name| !trailers.contains_key(*name)) {
+            return Err(invalid(format!("the trailer {missing} did not come")));
+        }
         let (found, expected) = (self.sums.finalize(), self.expected);
         let checks = [
             ("x-amz-checksum-crc32", &found.checksum_crc32, expected.checksum_crc32),

@@ -118,6 +118,10 @@ pub(crate) async fn walk<S: Source + Sync>(
         frame.next += 1;
         let key = format!("{}{}", frame.path, item.sort_key);
         let inside = key.starts_with(&query.prefix);
+        // All that comes behind has another beginning, too.
+        if !inside && key > query.prefix {
+            return Ok(page);
+        }
         match &item.node {
             Node::Object(object) => {
                 if inside && let Step::Full = page.object(query, key, object.clone()) {

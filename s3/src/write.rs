@@ -122,7 +122,7 @@ pub(crate) async fn put(
     let trailers = request.trailing_headers.as_ref();
     let (etag, sums) = receive(&mut staged, body, digest, trailers).await?;
     headers.set_checksums(&sums);
-    staged.seal(Some(&etag), headers.to_bytes()?, stored_tags).await?;
+    staged.seal(Some(&etag), headers.to_bytes()?, stored_tags, None).await?;
     let size = staged.size();
     commit::put(gateway, fs, (&bucket, &key), &mut staged, &wanted).await?;
     Ok(PutObjectOutput {
@@ -175,7 +175,7 @@ pub(crate) async fn upload_part(
     }
     let number = multipart::number(input.part_number)?;
     let bucket = gateway.bucket(fs, &input.bucket).await?;
-    let upload = multipart::find(fs, &bucket, &input.key, &input.upload_id).await?;
+    let upload = multipart::find(gateway, fs, &bucket, &input.key, &input.upload_id).await?;
     let given = Checksum {
         checksum_crc32: input.checksum_crc32,
         checksum_crc32c: input.checksum_crc32c,
@@ -298,7 +298,7 @@ pub(crate) async fn copy(
             // An ETag that is derived is of the source's file alone.
             let etag = &object.known.etag;
             let etag = Some(etag.as_str()).filter(|etag| is_md5(etag));
-            let attr = staged.seal(etag, headers.to_bytes()?, stored_tags).await?;
+            let attr = staged.seal(etag, headers.to_bytes()?, stored_tags, None).await?;
             commit::put(gateway, fs, (&bucket, &key), &mut staged, &wanted).await?;
             let etag = etag.map_or_else(|| metadata::etag(&attr, &Vec::new()), str::to_owned);
             (etag, metadata::last_modified(&attr))
@@ -329,7 +329,7 @@ pub(crate) async fn upload_part_copy(
     }
     let number = multipart::number(input.part_number)?;
     let bucket = gateway.bucket(fs, &input.bucket).await?;
-    let upload = multipart::find(fs, &bucket, &input.key, &input.upload_id).await?;
+    let upload = multipart::find(gateway, fs, &bucket, &input.key, &input.upload_id).await?;
     let conditions = Conditions {
         matches: input.copy_source_if_match,
         none_match: input.copy_source_if_none_match,

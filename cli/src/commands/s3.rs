@@ -14,7 +14,7 @@ use std::{
 
 use ::s3::{Account, Gateway, KeyLine, Session, Settings};
 use anyhow::{Context as _, bail};
-use client::{Config, SystemClock, SystemRandom};
+use client::{Config, SystemRandom};
 use tokio::{net::TcpListener, time::timeout};
 
 use crate::{
@@ -127,8 +127,8 @@ async fn serve(args: Args, keys: Vec<Key>) -> anyhow::Result<()> {
         accounts.push(Account::new(key.access_key, key.secret_key, key.read_only, session));
     }
     let settings = Settings { root: args.root, abandoned_after: args.abandoned_after };
-    let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    let gateway = Arc::new(Gateway::new(accounts, settings, clock, random));
+    let random = Arc::new(SystemRandom::default());
+    let gateway = Arc::new(Gateway::new(accounts, settings, random));
     gateway.check_root().await.context("--root")?;
     let listener = TcpListener::bind(args.listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
@@ -166,11 +166,18 @@ fn read_keys(file: &Path) -> anyhow::Result<Vec<Key>> {
     let shown = file.display();
     let mut text = String::new();
     let opened = File::open(file).with_context(|| format!("cannot read the keys in {shown}"))?;
-    if opened.metadata()?.mode() & 0o077 != 0 {
+    let about = opened.metadata()?;
+    if about.mode() & 0o077 != 0 {
         bail!("{shown} has secret keys, and others may read or write it: chmod 600 {shown}");
     }
-    let read = opened.take(KEYS_BYTES_MAX).read_to_string(&mut text);
+    if about.uid() != 0 && about.uid() != rustix::process::geteuid().as_raw() {
+        bail!("{shown} has secret keys, and is another user's who could change them");
+    }
+    let read = opened.take(KEYS_BYTES_MAX + 1).read_to_string(&mut text);
     read.with_context(|| format!("cannot read the keys in {shown}"))?;
+    if text.len() as u64 > KEYS_BYTES_MAX {
+        bail!("{shown} has more than {KEYS_BYTES_MAX} bytes");
+    }
     let folder = file.parent().unwrap_or(Path::new(""));
     let lines = ::s3::parse_keys(&text, folder).with_context(|| format!("{shown}"))?;
     let key = |KeyLine { access_key, secret_key, token_file, read_only }| Key {

@@ -109,6 +109,7 @@ fn only_directories_that_are_needed_are_read() {
     assert_eq!(reads(query("", "/", "", 1000)), 1, "rolled up");
     assert_eq!(reads(query("42/", "", "", 1000)), 2, "by prefix");
     assert_eq!(reads(query("42/", "/", "", 1000)), 2, "by prefix and delimiter");
+    assert_eq!(reads(query("4", "", "", 1000)), 11, "by the beginning of names");
     assert_eq!(reads(query("", "", "97/5", 1000)), 4, "behind the marker");
     assert_eq!(reads(query("", "", "", 5)), 2, "until the page is full");
 }
