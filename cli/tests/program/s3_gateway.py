@@ -48,6 +48,8 @@ def buckets():
     # Its links are there already: see s3_gateway.rs.
     S3.create_bucket(Bucket="second")
     fails("BucketAlreadyOwnedByYou", S3.create_bucket, Bucket="first")
+    # Its permissions stay: see s3_gateway.rs.
+    S3.put_object(Bucket="first", Key="private", Body=b"new")
     names = [bucket["Name"] for bucket in S3.list_buckets()["Buckets"]]
     assert "first" in names and "second" in names and ".trash" not in names, names
     S3.head_bucket(Bucket="first")
@@ -56,7 +58,10 @@ def buckets():
     S3.put_object(Bucket="second", Key="a/b", Body=b"x")
     fails("BucketNotEmpty", S3.delete_bucket, Bucket="second")
     S3.delete_object(Bucket="second", Key="a/b")
-    S3.create_multipart_upload(Bucket="second", Key="never completed")
+    upload = S3.create_multipart_upload(Bucket="second", Key="under way")["UploadId"]
+    fails("BucketNotEmpty", S3.delete_bucket, Bucket="second")
+    S3.upload_part(Bucket="second", Key="under way", UploadId=upload, PartNumber=1, Body=b"kept")
+    S3.abort_multipart_upload(Bucket="second", Key="under way", UploadId=upload)
     S3.delete_bucket(Bucket="second")
     fails("NoSuchBucket", S3.list_objects_v2, Bucket="second")
 
@@ -75,6 +80,12 @@ def objects():
         assert part["ResponseMetadata"]["HTTPStatusCode"] == 206
     assert get("first", "dir/3000000", Range="bytes=-7") == body[-7:]
     fails("InvalidRange", get, bucket="first", key="dir/3000000", Range="bytes=3000000-")
+    for wanted in ("bytes=-5", "bytes=-0", "bytes=0-", "bytes=0-5"):
+        fails("InvalidRange", get, bucket="first", key="dir/0", Range=wanted)
+        fails(416, S3.head_object, Bucket="first", Key="dir/0", Range=wanted)
+    head = S3.head_object(Bucket="first", Key="dir/70000", Range="bytes=5-9")
+    headers = head["ResponseMetadata"]["HTTPHeaders"]
+    assert headers["content-range"] == "bytes 5-9/70000" and head["ContentLength"] == 5, headers
     fails("NoSuchKey", get, bucket="first", key="dir")
     fails("NoSuchKey", get, bucket="first", key="dir/1/below a file")
     fails("KeyConflict", S3.put_object, Bucket="first", Key="dir", Body=b"")
@@ -138,6 +149,8 @@ def conditions():
     conditional(S3, "If-Match", etag, **at)
     assert get("first", "cond") == b"2"
     conditional(S3, "If-None-Match", "*", Bucket="first", Key="cond-new", Body=b"3")
+    fails("KeyConflict", conditional, client=S3, name="If-None-Match", value="*",
+          Bucket="first", Key="dir", Body=b"")
     wrong = hashlib.md5(b"other").digest()
     import base64
     fails("BadDigest", S3.put_object, Bucket="first", Key="bad", Body=b"x",
@@ -170,6 +183,7 @@ def multipart():
     fails("InvalidPartOrder", complete, chosen=parts[::-1])
     fails("InvalidPart", complete, chosen=[{"PartNumber": 1, "ETag": '"other"'}])
     etag = complete(parts)["ETag"]
+    assert complete(parts)["ETag"] == etag, "the answer was lost, and the client asks again"
     md5s = b"".join(bytes.fromhex(part["ETag"].strip('"')) for part in parts)
     assert etag == f'"{hashlib.md5(md5s).hexdigest()}-{len(parts)}"', etag
     assert get("first", "multi/part") == body
@@ -281,6 +295,29 @@ def many_keys():
     assert [one["Key"] for one in second["Contents"]][:3] == ["k0500", "k0500a", "k0501"]
 
 
+def replaced_while_read():
+    """An object that is put again and again is there all the time."""
+    from concurrent.futures import ThreadPoolExecutor
+    at = dict(Bucket="first", Key="again")
+    bodies = [bytes([number]) * 100_000 for number in range(8)]
+    etags = {f'"{hashlib.md5(body).hexdigest()}"': body for body in bodies}
+    S3.put_object(**at, Body=bodies[0])
+    with ThreadPoolExecutor(1) as pool:
+        def write():
+            for number in range(150):
+                S3.put_object(**at, Body=bodies[number % len(bodies)])
+        writing = pool.submit(write)
+        while not writing.done():
+            found = S3.get_object(**at)
+            assert found["Body"].read() == etags[found["ETag"]]
+            assert S3.head_object(**at)["ETag"] in etags
+            one, = S3.list_objects_v2(Bucket="first", Prefix="again")["Contents"]
+            assert one["ETag"] in etags, one
+            copied = S3.copy_object(Bucket="first", Key="copied", CopySource=at)
+            assert get("first", "copied") == etags[copied["CopyObjectResult"]["ETag"]]
+        writing.result()
+
+
 def raw(method, path):
     connection = http.client.HTTPConnection(ADDRESS)
     connection.request(method, path)
@@ -348,6 +385,6 @@ def cut_uploads():
 
 
 for test in (buckets, objects, metadata_and_tags, conditions, multipart, listings, many_keys,
-             attacks, presigned, cut_uploads):
+             replaced_while_read, attacks, presigned, cut_uploads):
     test()
     print("passed", test.__name__, flush=True)
