@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use client::{Client, Config};
+use client::{Client, Config, OpenOptions};
 
 use crate::harness::{Data, Running, fail, pando, stderr, text};
 
@@ -44,18 +44,27 @@ impl Served {
         self.gateway.address()
     }
 
-    /// Symbolic links in the bucket `first`, as a mount would make them.
+    /// Symbolic links in the bucket `first`, as a mount would make them, and a file that others may
+    /// not read.
     fn make_links(&self) {
-        let token = fs::read_to_string(self.data.admin_token()).unwrap();
-        let config = Config::new(vec![self.server.address().to_owned()], token.trim());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(Box::pin(async {
-            let client = Client::connect(config).await.unwrap();
+        self.as_admin(async |client| {
             client.mkdir("/Outside", 0o755).await.unwrap();
             client.write("/Outside/secret", b"secret").await.unwrap();
             client.mkdir("/first", 0o755).await.unwrap();
             client.symlink("../Outside", "/first/link-dir").await.unwrap();
             client.symlink("/Outside/secret", "/first/link").await.unwrap();
+            let private = OpenOptions::writing().create_new(0o640);
+            client.open_with("/first/private", private).await.unwrap().close().await.unwrap();
+        });
+    }
+
+    fn as_admin(&self, act: impl AsyncFnOnce(&Client)) {
+        let token = fs::read_to_string(self.data.admin_token()).unwrap();
+        let config = Config::new(vec![self.server.address().to_owned()], token.trim());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(Box::pin(async {
+            let client = Client::connect(config).await.unwrap();
+            act(&client).await;
             client.close().await.unwrap();
         }));
     }
@@ -98,6 +107,11 @@ fn boto3_finds_what_s3_promises() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program/s3_gateway.py");
     let said = foreign(Command::new(PYTHON).args(["-u", script, served.address()]));
     assert!(said.ends_with("passed cut_uploads\n"), "{said}");
+    served.as_admin(async |client| {
+        for (path, mode) in [("/first/private", 0o640), ("/first/told", 0o644)] {
+            assert_eq!(client.stat(path).await.unwrap().mode & 0o777, mode, "{path}");
+        }
+    });
     assert_eq!(served.gateway.stop(), Some(0));
 }
 
