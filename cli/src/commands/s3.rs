@@ -67,7 +67,7 @@ pub(crate) struct Args {
     /// The most connections at once; more wait.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// Remove uploads that were not completed when nothing has happened to them for so long; an
+    /// Remove uploads that were not completed when nothing has happened to them for this time: an
     /// hour at least. The gateway looks for them at its start and each hour.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = abandoned)]
     abandoned_after: Duration,
