@@ -21,6 +21,7 @@ mod opens;
 mod place;
 mod profile;
 mod restore;
+mod s3;
 mod serve;
 mod sessions;
 mod settings;
@@ -69,6 +70,7 @@ pub(crate) enum Command {
     Serve(serve::Args),
     Mount(mount::Args),
     Umount(umount::Args),
+    S3(s3::Args),
     Up(up::Args),
     Dev(dev::Args),
     Token(token::Args),
@@ -114,6 +116,7 @@ impl Command {
             Command::Serve(args) => serve::run(&args),
             Command::Mount(args) => mount::run(args),
             Command::Umount(args) => umount::run(&args),
+            Command::S3(args) => s3::run(args),
             Command::Up(args) => up::run(&args),
             Command::Dev(args) => dev::run(&args),
             Command::Token(args) => token::run(args),

@@ -109,6 +109,15 @@ impl Credentials {
 }
 
 impl TokenArgs {
+    /// The token in a file that something else names, shown as the options say; without one, the
+    /// token that the options name.
+    pub(crate) fn read_of(&self, file: Option<&Path>) -> anyhow::Result<Credentials> {
+        match file {
+            Some(file) => Credentials::read_for(file, &self.tls),
+            None => self.read(),
+        }
+    }
+
     /// The token, and how it is shown.
     pub(crate) fn read(&self) -> anyhow::Result<Credentials> {
         if let Some(file) = &self.token {

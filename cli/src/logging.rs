@@ -27,9 +27,14 @@ pub(crate) fn start(
     format: LogFormat,
     trace: Option<&TraceArgs>,
 ) -> anyhow::Result<Option<trace::Guard>> {
-    let filter = EnvFilter::try_new(filter)
+    let asked = filter;
+    let mut filter = EnvFilter::try_new(filter)
         .with_context(|| format!("cannot read the log level {filter:?}"))
         .map_err(|error| crate::failure::usage(format!("{error:#}")))?;
+    if !asked.contains("s3s") {
+        // To that library each answer that is no success is an error.
+        filter = filter.add_directive("s3s=off".parse()?);
+    }
     let log = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let log = match format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).boxed(),

@@ -187,7 +187,7 @@ impl Listing {
     }
 
     /// The whole directory's attributes.
-    async fn attributes(&self) -> Result<Attr, Failure> {
+    async fn attributes(&mut self) -> Result<Attr, Failure> {
         if self.divided.is_none() {
             return Ok(self.attr);
         }

@@ -31,6 +31,7 @@ const ROLES: &[&str] = &[
     "client",
     "region",
     "mount",
+    "s3",
     "bench",
 ];
 
@@ -45,6 +46,7 @@ const TABLE: &[Row] = &[
     row(2, "client", &["base", "tls", "wire", "store"]),
     row(3, "region", &["base", "wire", "client"]),
     row(3, "mount", &["base", "wire", "fuse", "client"]),
+    row(3, "s3", &["base", "wire", "client"]),
     row(3, "bench", &["base", "fuse", "wire", "store", "client"]),
     row(3, "capi", &["base", "wire", "client"]),
     row(4, "cli", ROLES),

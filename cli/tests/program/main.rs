@@ -28,6 +28,7 @@ mod mounted;
 mod observe;
 mod repair;
 mod s3;
+mod s3_gateway;
 mod serve;
 mod settings;
 mod tls;

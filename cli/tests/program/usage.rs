@@ -25,6 +25,8 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["dev"], &["--memory"]),
     (&["mount"], &["MOUNTPOINT", "--token", "-o", "--foreground", "--log"]),
     (&["umount"], &["MOUNTPOINT"]),
+    (&["s3"], &["HOST:PORT", "--keys", "--root", "--listen", "--listen-in-clear"]),
+    (&["s3"], &["--connections", "--abandoned-after", "--token"]),
     (&["up"], &["--data", "--mount", "-o", "--listen", "--memory"]),
     (&["token", "create"], &["--data", "--path", "--uid", "--gid", "--ro", "--expires"]),
     (&["token", "create"], &["HOST:PORT", "--token"]),
