@@ -48,6 +48,11 @@ pub(crate) fn release() {
     BATCHES.release();
 }
 
+/// Makes the lock anew, in a child.
+pub(crate) fn renew() {
+    BATCHES.renew();
+}
+
 /// A batch.
 pub(crate) struct Batch {
     fs: Arc<Fs>,
@@ -58,6 +63,12 @@ pub(crate) struct Batch {
     /// Whether the eventfd is to be written.
     has_fd: AtomicBool,
 }
+
+/// Operations after which a worker lets others have a turn.
+const OPERATIONS_A_TURN: u32 = 32;
+
+/// How often a look at completions lets everything run that can.
+const ROUNDS_OF_A_LOOK: u32 = 4;
 
 #[derive(Default)]
 struct State {
@@ -71,6 +82,25 @@ struct State {
     /// Number of completions that somebody waits for.
     wanted: usize,
     fd: Option<OwnedFd>,
+    /// The batch was freed: the program may free what operations would write to.
+    is_freed: bool,
+}
+
+/// An operation under way. Dropped before it has ended, as by a panic, it ends as an error.
+struct Running<'a> {
+    batch: &'a Batch,
+    user_data: u64,
+    has_ended: bool,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.batch.state.lock().workers -= 1;
+            let result = -i64::from(libc::EIO);
+            self.batch.complete(pando_completion { user_data: self.user_data, result });
+        }
+    }
 }
 
 impl Batch {
@@ -88,13 +118,20 @@ impl Batch {
         status(|| {
             let batch = Batch::get(batch)?;
             let op = op(&batch.fs)?;
-            batch.state.lock().added.push((user_data, op));
+            let mut state = batch.state.lock();
+            if state.is_freed {
+                return Err(freed());
+            }
+            state.added.push((user_data, op));
             Ok(())
         })
     }
 
-    fn submit(self: &Arc<Batch>) -> usize {
+    fn submit(self: &Arc<Batch>) -> Result<usize> {
         let mut state = self.state.lock();
+        if state.is_freed {
+            return Err(freed());
+        }
         let submitted = state.added.len();
         let added = std::mem::take(&mut state.added);
         state.queue.extend(added);
@@ -106,15 +143,23 @@ impl Batch {
             let batch = Arc::clone(self);
             self.fs.driver().spawn(async move { batch.work().await });
         }
-        submitted
+        Ok(submitted)
     }
 
     /// Runs one operation after the other.
     async fn work(&self) {
         let mut next = self.next();
+        let mut count = 0_u32;
         while let Some((user_data, op)) = next {
+            let mut running = Running { batch: self, user_data, has_ended: false };
             let result = op.run(&self.fs).await;
+            running.has_ended = true;
             self.complete(pando_completion { user_data, result });
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(OPERATIONS_A_TURN) {
+                // Cost: what caches answer never waits, and others want their turn.
+                tokio::task::yield_now().await;
+            }
             next = self.next();
         }
     }
@@ -169,13 +214,19 @@ impl Batch {
 
     fn wait(&self, max: usize, min: usize, limit: Option<Duration>) -> Vec<pando_completion> {
         let min = min.clamp(1, max);
-        if !self.has_fd.load(Ordering::Relaxed) {
-            self.fs.driver().note_call();
-        }
         if let Some(taken) = self.take(max, min) {
             return taken;
         }
-        if limit != Some(Duration::ZERO) {
+        if limit == Some(Duration::ZERO) {
+            // A program that does nothing but look takes operations further by that.
+            if !self.has_fd.load(Ordering::Relaxed) {
+                self.fs.driver().drive(None, async {
+                    for _ in 0..ROUNDS_OF_A_LOOK {
+                        tokio::task::yield_now().await;
+                    }
+                });
+            }
+        } else {
             let mut found = None;
             self.fs.driver().drive(limit, async {
                 loop {
@@ -235,7 +286,7 @@ pub extern "C" fn pando_batch_new(
 pub extern "C" fn pando_batch_submit(batch: *mut pando_batch) -> i64 {
     guard(|| {
         let batch = Batch::get(batch)?;
-        Ok(args::count(batch.submit()))
+        Ok(args::count(batch.submit()?))
     })
 }
 
@@ -313,10 +364,16 @@ pub extern "C" fn pando_batch_free(batch: *mut pando_batch) -> c_int {
             return Err(error);
         }
         let mut state = batch.state.lock();
-        state.added.clear();
+        state.is_freed = true;
+        let added = std::mem::take(&mut state.added);
         state.under_way -= state.queue.len();
-        state.queue.clear();
+        let queue = std::mem::take(&mut state.queue);
+        if state.under_way == 0 {
+            batch.news.notify_waiters();
+            state.wanted = 0;
+        }
         drop(state);
+        drop((added, queue));
         batch.wait(usize::MAX, usize::MAX, None);
         Ok(())
     })

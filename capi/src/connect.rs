@@ -3,7 +3,6 @@
 use std::{
     env,
     ffi::{c_char, c_int},
-    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -75,11 +74,8 @@ fn connect(addresses: &str, token_file: Option<&Path>, options: &Options) -> Res
         return Err(Failed::said(libc::ETIMEDOUT, text));
     };
     let client = client?;
-    // Servers of a cluster may be anywhere, whichever of them was asked first.
-    let is_alone = client.requests_by_server().len() <= 1;
-    if options.tls == PANDO_TLS_NEVER
-        || options.tls != PANDO_TLS_ALWAYS && is_alone && is_here(&addresses)
-    {
+    // Servers may join later, from anywhere.
+    if options.tls == PANDO_TLS_NEVER {
         driver.is_in_clear();
     }
     Ok(Fs::new(client, cred, driver, options))
@@ -92,14 +88,6 @@ fn address(address: &str) -> Result<String> {
         }
         Some(_) | None => Err(Failed::said(libc::EINVAL, format!("{address:?} is not HOST:PORT"))),
     }
-}
-
-/// Whether all servers are on this machine by their addresses, which are connected to in clear.
-fn is_here(addresses: &[String]) -> bool {
-    let is_loopback = |address: &String| {
-        address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
-    };
-    addresses.iter().all(is_loopback)
 }
 
 fn client_name(name: &str) -> String {

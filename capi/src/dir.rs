@@ -29,6 +29,11 @@ pub(crate) fn release() {
     DIRS.release();
 }
 
+/// Makes the lock anew, in a child.
+pub(crate) fn renew() {
+    DIRS.renew();
+}
+
 /// A directory that is being listed.
 struct Listed {
     fs: Arc<Fs>,

@@ -14,6 +14,7 @@
 
 use std::{
     io,
+    mem::ManuallyDrop,
     pin::pin,
     sync::{
         Arc,
@@ -42,7 +43,7 @@ pub(crate) struct Driver {
 }
 
 struct Shared {
-    runtime: Runtime,
+    runtime: ManuallyDrop<Runtime>,
     turns: Turns,
     /// Number of calls under way.
     callers: AtomicUsize,
@@ -101,7 +102,7 @@ impl Driver {
     pub(crate) fn start() -> io::Result<Driver> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = Arc::new(Shared {
-            runtime,
+            runtime: ManuallyDrop::new(runtime),
             turns: Turns::of_threads(),
             callers: AtomicUsize::new(0),
             calls: AtomicU64::new(0),
@@ -170,11 +171,6 @@ impl Driver {
         self.shared.runtime.spawn(self.shared.turns.in_turn(operation));
     }
 
-    /// Notes that the program is at work, though this call had nothing to wait for.
-    pub(crate) fn note_call(&self) {
-        self.shared.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// From now on our own thread takes over as soon as no call drives: the program waits elsewhere.
     pub(crate) fn watch(&self) {
         self.shared.is_watched.store(true, Ordering::Relaxed);
@@ -201,6 +197,15 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.end_idle();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: `self` is dropped, so nobody uses the field any more.
+        let runtime = unsafe { ManuallyDrop::take(&mut self.runtime) };
+        // Cost: a look-up of a name may go on for long, and is not waited for.
+        runtime.shutdown_background();
     }
 }
 

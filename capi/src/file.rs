@@ -39,6 +39,11 @@ pub(crate) fn release() {
     FILES.release();
 }
 
+/// Makes the lock anew, in a child.
+pub(crate) fn renew() {
+    FILES.renew();
+}
+
 /// Flags of open(2) that mean nothing here: no terminal, no descriptor, and no cache of a kernel.
 const IGNORED: c_int = libc::O_CLOEXEC
     | libc::O_NOCTTY
@@ -280,6 +285,9 @@ pub extern "C" fn pando_open(
 /// Sends what was written, gives back the file's locks and frees the handle, also when it returns
 /// an error: that of sending what was written, if no call has returned it yet. As close(2), but
 /// other clients that open the file afterwards see what was written.
+///
+/// Operations on the file that other threads or batches have under way end on their own; what they
+/// write is sent later. A program that wants to know of that waits for them first.
 #[unsafe(no_mangle)]
 pub extern "C" fn pando_close(file: *mut pando_file) -> c_int {
     status(|| {

@@ -30,7 +30,9 @@ extern "C" fn after() {
 
 extern "C" fn after_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    after();
+    for renew in [options::renew, fs::renew, file::renew, dir::renew, batch::renew] {
+        renew();
+    }
 }
 
 /// Has forks take the locks of all tables, and count, from now on.

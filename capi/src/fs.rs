@@ -33,6 +33,11 @@ pub(crate) fn release() {
     SESSIONS.release();
 }
 
+/// Makes the lock anew, in a child.
+pub(crate) fn renew() {
+    SESSIONS.renew();
+}
+
 /// A session, as one user.
 pub(crate) struct Fs {
     /// Before the driver, on which its tasks run.
@@ -166,16 +171,25 @@ pub extern "C" fn pando_as_user(
 ) -> c_int {
     with(fs, |fs| {
         let place = Out::new(other)?;
+        place.put(std::ptr::null_mut());
         let cred = options::cred(uid, gid, groups, groups_count)?;
-        place.put(handle(Fs {
+        // Race: another thread may end the last other handle, and the session with it.
+        let one_more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
+        let counted =
+            fs.session.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
+        counted.map_err(|_| Failed::new(libc::EBADF, "the session was ended"))?;
+        let made = handle(Fs {
             client: fs.client.as_user(cred.clone()),
             cred,
             umask: AtomicU32::new(fs.umask.load(Ordering::Relaxed)),
             within: fs.within,
             forks: fs.forks,
             session: Arc::clone(&fs.session),
-        })?);
-        fs.session.handles.fetch_add(1, Ordering::AcqRel);
+        });
+        if made.is_err() {
+            fs.session.handles.fetch_sub(1, Ordering::AcqRel);
+        }
+        place.put(made?);
         Ok(())
     })
 }

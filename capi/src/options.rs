@@ -48,6 +48,11 @@ pub(crate) fn release() {
     OPTIONS.release();
 }
 
+/// Makes the lock anew, in a child.
+pub(crate) fn renew() {
+    OPTIONS.renew();
+}
+
 #[derive(Clone)]
 pub(crate) struct Options {
     /// `None`: the only user that the token lets act, or else root.
@@ -95,11 +100,22 @@ fn closed() -> Failed {
 }
 
 fn set(options: *mut pando_options, change: impl FnOnce(&mut Options) -> Result<()>) -> c_int {
-    status(|| change(&mut OPTIONS.get(options).ok_or_else(closed)?.lock()))
+    status(|| {
+        if options.is_null() {
+            return Err(Failed::new(libc::EFAULT, "the options are null"));
+        }
+        change(&mut OPTIONS.get(options).ok_or_else(closed)?.lock())
+    })
 }
+
+/// The most groups of a user: `NGROUPS_MAX` of Linux.
+const GROUPS_MAX: usize = 65536;
 
 /// Credentials as C passes them.
 pub(crate) fn cred(uid: u32, gid: u32, groups: *const u32, count: usize) -> Result<Cred> {
+    if count > GROUPS_MAX {
+        return Err(Failed::invalid("nobody is in that many groups"));
+    }
     Ok(Cred { uid, gid, groups: args::array(groups, count)?.to_vec() })
 }
 

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, atomic::AtomicU32},
 };
 
-use parking_lot::{RwLock, lock_api::RawRwLock as _};
+use parking_lot::{RawRwLock, RwLock, lock_api::RawRwLock as _};
 
 /// Number of forks that lead from the first process to this one: what a handle stands for belongs to
 /// the process of the same number. (Asking for the process id would be a system call.)
@@ -94,11 +94,20 @@ impl<H, T> Table<H, T> {
         std::mem::forget(self.slots.write());
     }
 
-    /// Gives back the lock that [`Table::hold`] has taken, also in a child of the thread that did.
+    /// Gives back the lock that [`Table::hold`] has taken.
     pub(crate) fn release(&self) {
         // SAFETY: `hold` has taken the lock for writing and has forgotten its guard, and only the
-        // thread that did, or its copy in a child, comes here.
+        // thread that did comes here.
         unsafe { self.slots.raw().unlock_exclusive() };
+    }
+
+    /// Makes the lock anew in a child of the thread that has it: those that wait for it in the
+    /// parent are no threads here, and it would be handed to one of them.
+    pub(crate) fn renew(&self) {
+        // SAFETY: nobody locks or unlocks meanwhile: a child has one thread.
+        let lock = ptr::from_ref(unsafe { self.slots.raw() }).cast_mut();
+        // SAFETY: as above; a lock is all atomic cells, and nothing borrows it.
+        unsafe { lock.write(RawRwLock::INIT) };
     }
 
     fn split(&self, handle: *mut H) -> Option<(usize, u32)> {

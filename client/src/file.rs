@@ -345,9 +345,10 @@ impl File {
     /// When something that was written could not be stored, once.
     pub async fn close(mut self) -> Result<()> {
         let flushed = self.flush().await;
+        let released = self.client.release(self.handle).await;
+        // Race: a caller that gives up before has the drop do it.
         self.closed = true;
-        self.client.release(self.handle).await?;
-        flushed
+        released.and(flushed)
     }
 }
 

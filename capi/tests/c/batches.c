@@ -175,6 +175,27 @@ static void freed_early(void)
     IS(0, pando_batch_free(batch));
 }
 
+/* A program that only looks, and never waits, takes its operations further by looking. */
+static void looked_at(void)
+{
+    static struct pando_stat st[1000];
+    struct pando_batch *batch;
+    int64_t seen = 0;
+
+    IS(0, pando_batch_new(fs, 8, &batch));
+    for (int i = 0; i < 1000; i++)
+        IS(0, pando_batch_stat(batch, "/b", &st[i], (uint64_t)i));
+    IS(1000, pando_batch_submit(batch));
+    while (seen < 1000) {
+        int64_t some = pando_batch_wait(batch, done, 64, 1, 0);
+        IS(1, some >= 0);
+        for (int64_t i = 0; i < some; i++)
+            IS(0, done[i].result);
+        seen += some;
+    }
+    IS(0, pando_batch_free(batch));
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
@@ -184,6 +205,7 @@ int main(int argc, char **argv)
     event_loop();
     shared();
     freed_early();
+    looked_at();
     IS(0, pando_disconnect(fs));
     puts("ok");
     return 0;
