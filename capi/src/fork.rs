@@ -1,8 +1,9 @@
 //! Forks: a child of fork(2) finds all locks of the tables free.
 //!
 //! The child has none of the parent's threads. A lock that one of them held would be held for ever,
-//! so a thread that forks takes the tables' locks first, and gives them back in both processes. What
-//! else a session consists of is not touched in the child: calls compare [`FORKS`] before.
+//! so a thread that forks takes the tables' locks first. The parent gives them back; the child makes
+//! them anew, as the threads that wait for one are not there to be given it. What else a session
+//! consists of is not touched in the child: calls compare [`FORKS`] before.
 
 use std::sync::{OnceLock, atomic::Ordering};
 
