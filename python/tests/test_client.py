@@ -397,6 +397,8 @@ def test_the_gil_is_free_while_a_call_waits(client, top):
 
 def test_a_call_is_interrupted(client, top):
     path = f"{top}/file"
+    # A shell has what it starts in the background ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with client.open(path, "wb", 0) as one, client.open(path, "wb", 0) as two:
         one.lock()
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
@@ -404,6 +406,7 @@ def test_a_call_is_interrupted(client, top):
         with pytest.raises(KeyboardInterrupt):
             two.lock()
         timer.join()
+        signal.signal(signal.SIGINT, before)
         one.unlock()
         two.lock(wait=False)
     assert client.read_bytes(path) == b""
