@@ -1,6 +1,6 @@
 """Rates of the Python client, beside the native client in Rust and, for a tree, a mount.
 
-    python bench.py --pando target/release/pando [--files 20000] [--tree 100000] [--mount DIR]
+    python python/bench/rates.py --pando target/release/pando [--files 20000] [--tree 100000]
 
 Starts a server of its own. Prints a line for each figure: operations per second.
 """
