@@ -20,6 +20,7 @@ pub(crate) mod mount_helper;
 mod opens;
 mod place;
 mod profile;
+mod region;
 mod restore;
 mod s3;
 mod serve;
@@ -71,6 +72,7 @@ pub(crate) enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     S3(s3::Args),
+    Region(region::Args),
     Up(up::Args),
     Dev(dev::Args),
     Token(token::Args),
@@ -117,6 +119,7 @@ impl Command {
             Command::Mount(args) => mount::run(args),
             Command::Umount(args) => umount::run(&args),
             Command::S3(args) => s3::run(args),
+            Command::Region(args) => args.run(),
             Command::Up(args) => up::run(&args),
             Command::Dev(args) => dev::run(&args),
             Command::Token(args) => token::run(args),

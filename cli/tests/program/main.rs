@@ -26,6 +26,7 @@ mod machines;
 mod memory;
 mod mounted;
 mod observe;
+mod region;
 mod repair;
 mod s3;
 mod s3_gateway;

@@ -68,18 +68,21 @@ pub struct Listed {
 
 /// Numbers for inodes, in the order in which they were seen. Two sides with equal numbers have the
 /// same inodes behind the same names, and never use an inode number again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Numbering {
     numbers: BTreeMap<Ino, u64>,
     read: BTreeSet<Ino>,
     /// Whether writes are sent at once.
     flush: bool,
     by_hand: BTreeSet<Ino>,
+    /// What of attributes is compared.
+    compared: fn(Seen) -> Seen,
 }
 
 impl Numbering {
-    pub(super) fn new(flush: bool) -> Numbering {
-        Numbering { flush, ..Numbering::default() }
+    pub(super) fn new(flush: bool, compared: fn(Seen) -> Seen) -> Numbering {
+        let (numbers, read, by_hand) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Numbering { numbers, read, flush, by_hand, compared }
     }
 
     pub(super) fn ino(&mut self, ino: Ino) -> u64 {
@@ -108,7 +111,7 @@ impl Numbering {
     }
 
     pub(super) fn attr(&mut self, attr: &Attr) -> Seen {
-        Seen {
+        let seen = Seen {
             ino: self.ino(attr.ino),
             kind: attr.kind,
             mode: attr.mode,
@@ -121,7 +124,8 @@ impl Numbering {
             mtime: if self.by_hand.contains(&attr.ino) { Time::default() } else { attr.mtime },
             ctime: if self.flush { attr.ctime } else { Time { nsec: 0, ..attr.ctime } },
             btime: attr.btime,
-        }
+        };
+        (self.compared)(seen)
     }
 
     pub(super) fn entry(&mut self, entry: &Entry) -> SeenEntry {

@@ -6,7 +6,7 @@ use client::{Error, FileSystem, Handle, Made, New, Unnamed};
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, SeekTo};
 
 use super::{
-    Answer, DIRS, HANDLES, NODES, Op, OpenFor, Place, Step, User,
+    Answer, DIRS, HANDLES, NODES, Op, OpenFor, Place, Rules, Step, User,
     answer::{Listed, Numbering},
 };
 
@@ -41,9 +41,10 @@ struct OpenSlot {
 type Outcome = Result<Answer, Error>;
 
 impl<'a, F: FileSystem> Side<'a, F> {
-    pub(super) fn new(clients: &'a [F], page_entries: u32, flush: bool) -> Side<'a, F> {
+    pub(super) fn new(clients: &'a [F], page_entries: u32, rules: Rules) -> Side<'a, F> {
         let clients = clients.iter().map(|fs| (fs, Slots::default())).collect();
-        Side { clients, numbering: Numbering::new(flush), page_entries, flush }
+        let Rules { flush, compared, .. } = rules;
+        Side { clients, numbering: Numbering::new(flush, compared), page_entries, flush }
     }
 
     pub(super) async fn apply(&mut self, step: &Step) -> Answer {

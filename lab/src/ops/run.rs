@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use client::FileSystem;
 
-use super::{Answer, Step, apply::Side};
+use super::{Answer, Seen, Step, apply::Side};
 use crate::clock::HandClock;
 
 /// Rules of a comparison.
@@ -16,11 +16,13 @@ pub struct Rules {
     /// client that is alone should not notice. Each write that reaches a server has a `ctime` of
     /// its own, so nanoseconds of that are not compared then, nor modification times that were set.
     pub flush: bool,
+    /// What of attributes is compared: the rest is made the same.
+    pub compared: fn(Seen) -> Seen,
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { page_entries: (100, 100), flush: true }
+        Rules { page_entries: (100, 100), flush: true, compared: |seen| seen }
     }
 }
 
@@ -80,8 +82,8 @@ pub async fn compare<L: FileSystem, R: FileSystem>(
     tallies: &mut Tallies,
     settle: impl AsyncFn(),
 ) -> Result<(), Difference> {
-    let mut left = Side::new(left, rules.page_entries.0, rules.flush);
-    let mut right = Side::new(right, rules.page_entries.1, rules.flush);
+    let mut left = Side::new(left, rules.page_entries.0, rules);
+    let mut right = Side::new(right, rules.page_entries.1, rules);
     clock.tick();
     let broken = |error: client::Error| Answer::Broken(error.to_string());
     let opened = left.open_up().await.unwrap_or_else(broken);

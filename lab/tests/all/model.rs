@@ -9,6 +9,7 @@ mod existing;
 mod handles;
 mod paths;
 mod real;
+mod region;
 mod tree;
 mod world;
 mod wrong;

@@ -66,7 +66,11 @@ fn run(
         let mounts = [one, other];
         let left = mounts.clone().map(Jail::over);
         let right: [Model; 2] = model(&clock, [true, true], 4096);
-        let rules = Rules { page_entries: (case.page_entries, 100), flush: clients > 1 };
+        let rules = Rules {
+            page_entries: (case.page_entries, 100),
+            flush: clients > 1,
+            ..Rules::default()
+        };
         let settle = async || tokio::time::sleep(case.pause).await;
         compare(&clock, rules, (&left, &right), steps, tallies, settle).await?;
         let (mut mine, mut models) = (tree(&left[0]).await, tree(&right[0]).await);

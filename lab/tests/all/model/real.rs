@@ -122,7 +122,8 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
         let clients = case.sessions.open(world).await;
         let left = clients.clone().map(Jail::over);
         let right = case.sessions.of_model(&clock);
-        let rules = Rules { page_entries: (case.page_entries, 100), flush: case.flush };
+        let rules =
+            Rules { page_entries: (case.page_entries, 100), flush: case.flush, ..Rules::default() };
         let steps = case.sessions.steps(steps);
         compare(&clock, rules, (&left, &right), &steps, tallies, settle).await?;
         let (mut mine, mut models) = (tree(&left[0]).await, tree(&right[0]).await);

@@ -34,6 +34,17 @@ impl Tree {
         self
     }
 
+    /// Clears what two file systems with the same files need not have alike: when something was
+    /// born, when its attributes were changed, and the size of directories.
+    pub(crate) fn copied(mut self) -> Tree {
+        for item in self.0.values_mut() {
+            let attr = &mut item.attr;
+            (attr.ctime, attr.btime) = (Time::default(), Time::default());
+            attr.size = if attr.kind == FileKind::Directory { 0 } else { attr.size };
+        }
+        self
+    }
+
     /// Items of this tree that the other one lacks or has with other contents, as text.
     pub(crate) fn unlike(&self, other: &Tree) -> Vec<String> {
         let unlike = self.0.iter().filter(|(path, item)| other.0.get(*path) != Some(*item));

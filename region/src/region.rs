@@ -1,0 +1,805 @@
+//! A region: a file system in memory over another one, which gets the changes later.
+//!
+//! Operations run on the table under its lock and never wait there. What they need from below is
+//! got with the lock free, and then they run anew. `structural` has the operations that below must
+//! answer itself; workers commit the rest.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use base::{
+    Access, Acl, AclKind, Attr, ByteRange, Clock, Cred, EntryName, FileKind, FsError, HashKey, Ino,
+    LockKind, SetAttr,
+    acl::without_umask,
+    attr::{MODE_ACL, MODE_XATTRS},
+};
+use bytes::Bytes;
+use client::{FileLock, FileSystem, Handle, Made as Answer, New, Result, Unnamed};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+use wire::{
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
+    SeekTo, Statfs, XattrMode,
+};
+
+use crate::{
+    Path,
+    below::{self, Below, Found},
+    commit::{Job, Turn},
+    contents::{self, Either},
+    counts::Counts,
+    names::{self, Made},
+    table::{self, Body, Bounds, Directory, Need, Table},
+};
+
+/// Jobs that a worker takes at once.
+const JOBS_MAX: usize = 16;
+
+/// How a region calls the file system below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// In the task that needs the answer, with no worker beside it: for tests that are to run the
+    /// same again. Commits are made by [`Region::commit`].
+    Here,
+    /// On threads of the runtime that may block. [`Region::work`] commits.
+    OnThreads,
+}
+
+/// Settings of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Files up to this size are kept in memory and committed late, in bytes; larger ones are
+    /// written below at once.
+    pub inline_max: usize,
+    /// Memory of the table, in bytes. What is committed is forgotten above nine tenths of it.
+    pub memory_max: usize,
+    /// Changes that may not be below yet; with more, programs wait.
+    pub dirty_max: usize,
+    /// The same for contents, in bytes.
+    pub dirty_bytes_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            inline_max: 4 << 10,
+            memory_max: 1 << 30,
+            dirty_max: 1_000_000,
+            dirty_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// A region, as the programs of one node see it. A clone is the same region.
+#[derive(Clone)]
+pub struct Region(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) below: Arc<dyn Below>,
+    pub(crate) calls: Calls,
+    clock: Arc<dyn Clock>,
+    pub(crate) key: HashKey,
+    table: Mutex<Table>,
+    /// A hold, a load or a commit has ended.
+    pub(crate) changed: Notify,
+    /// There is something to commit.
+    work: Notify,
+}
+
+/// How much of a region is not below yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Entries that are not below as they are here.
+    pub dirty: usize,
+    /// Directories whose mode and times are set when all in them is below.
+    pub late: usize,
+    /// Entries that the file system below refuses.
+    pub failed: usize,
+    /// Why nothing can be committed at this moment.
+    pub trouble: Option<FsError>,
+    /// About how much memory the table takes, in bytes.
+    pub memory: usize,
+    /// What became of all changes so far.
+    pub counts: Counts,
+}
+
+impl Region {
+    /// A region over everything that `below` has. `key` orders listings.
+    ///
+    /// # Errors
+    /// When the directory below cannot be looked at.
+    pub fn new(
+        below: Arc<dyn Below>,
+        calls: Calls,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        key: HashKey,
+    ) -> std::result::Result<Region, FsError> {
+        let root = below.look(&Path::root())?.ok_or(FsError::NotFound)?;
+        if root.attr.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let Settings { inline_max, memory_max, dirty_max, dirty_bytes_max } = settings;
+        let bounds = Bounds { inline_max, memory_max, dirty_max, dirty_bytes_max };
+        let table = Mutex::new(Table::new(&root, bounds));
+        let (changed, work) = (Notify::new(), Notify::new());
+        Ok(Region(Arc::new(Shared { below, calls, clock, key, table, changed, work })))
+    }
+
+    /// How far commits are.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let table = self.lock();
+        Progress {
+            dirty: table.dirty.len(),
+            late: table.late.len(),
+            failed: table.failed.len(),
+            trouble: table.trouble.map(|trouble| trouble.error),
+            memory: table.memory,
+            counts: table.counts,
+        }
+    }
+
+    /// Checks what is always true of the table.
+    ///
+    /// # Panics
+    /// When something is not so.
+    pub fn check(&self) {
+        self.lock().check();
+    }
+
+    /// Commits up to so many entries, in this task; how many it did. For [`Calls::Here`].
+    pub fn commit(&self, jobs_max: usize) -> usize {
+        let Turn::Work(jobs) = self.lock().take(jobs_max) else { return 0 };
+        let count = jobs.len();
+        for job in jobs {
+            let outcome = job.run(&*self.0.below);
+            self.lock().done(job, outcome);
+        }
+        self.0.changed.notify_waiters();
+        count
+    }
+
+    /// Commits until the task is dropped. Several may run at once.
+    pub async fn work(self) {
+        loop {
+            let mut work = pin!(self.0.work.notified());
+            work.as_mut().enable();
+            let (turn, more) = {
+                let mut table = self.lock();
+                let turn = table.take(JOBS_MAX);
+                (turn, !table.queue.is_empty())
+            };
+            match turn {
+                Turn::Work(jobs) => {
+                    if more {
+                        self.0.work.notify_one();
+                    }
+                    self.run_jobs(jobs).await;
+                }
+                Turn::Later(wait_ms) => {
+                    let wait = pin!(tokio::time::sleep(Duration::from_millis(wait_ms)));
+                    futures::future::select(work, wait).await;
+                }
+                Turn::Idle => work.await,
+            }
+        }
+    }
+
+    pub(crate) async fn run_jobs(&self, jobs: Vec<Job>) {
+        let done = self.call(move |below| {
+            let run = |job: Job| {
+                let outcome = job.run(below);
+                (job, outcome)
+            };
+            jobs.into_iter().map(run).collect::<Vec<_>>()
+        });
+        let done = done.await;
+        let mut table = self.lock();
+        for (job, outcome) in done {
+            table.done(job, outcome);
+        }
+        table.forget();
+        drop(table);
+        self.0.changed.notify_waiters();
+    }
+
+    /// The table, with the present time.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        let mut table = self.0.table.lock();
+        table.now = self.0.clock.now();
+        table
+    }
+
+    /// Calls below, with the table free.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Below) -> T + Send + 'static,
+    ) -> T {
+        match self.0.calls {
+            Calls::Here => call(&*self.0.below),
+            Calls::OnThreads => {
+                let below = Arc::clone(&self.0.below);
+                let called = tokio::task::spawn_blocking(move || call(&*below)).await;
+                called.expect("calls below do not panic, and are not cancelled")
+            }
+        }
+    }
+
+    /// Runs an operation on the table, and anew whenever it has got what it needed.
+    pub(crate) async fn run<T>(
+        &self,
+        mut act: impl FnMut(&mut Table) -> table::Result<T>,
+    ) -> Result<T> {
+        loop {
+            let mut changed = pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            let need = {
+                let mut table = self.lock();
+                let acted = act(&mut table);
+                if !table.queue.is_empty() || !table.late.is_empty() {
+                    self.0.work.notify_one();
+                }
+                match acted {
+                    Ok(answer) => return Ok(answer),
+                    Err(need) => need,
+                }
+            };
+            match need {
+                Need::Answer(error) => return Err(error.into()),
+                Need::Wait => changed.await,
+                Need::Room if self.0.calls == Calls::Here => {
+                    self.commit(JOBS_MAX);
+                }
+                Need::Room => changed.await,
+                Need::Load(path) => self.load(vec![path]).await?,
+                Need::Read(ino, path) => self.read_whole(ino, path).await?,
+                Need::File(ino, path) => self.open_below(ino, path).await?,
+                Need::Grow(ino) => Box::pin(self.grow(ino)).await?,
+            }
+        }
+    }
+
+    /// Notes that below is asked about paths, unless that is so already or they are held.
+    fn begin_load(&self, paths: &[Path]) -> bool {
+        let mut table = self.lock();
+        if paths.iter().any(|path| table.loading.contains(path) || table.holds.cover(path)) {
+            return false;
+        }
+        table.loading.extend(paths.iter().cloned());
+        table.counts.loads += paths.len() as u64;
+        true
+    }
+
+    fn end_load(&self, table: &mut Table, paths: &[Path]) {
+        for path in paths {
+            table.loading.remove(path);
+        }
+        self.0.changed.notify_waiters();
+    }
+
+    /// Looks below, and has the table know.
+    pub(crate) async fn load(&self, paths: Vec<Path>) -> Result<()> {
+        let mut changed = pin!(self.0.changed.notified());
+        changed.as_mut().enable();
+        if !self.begin_load(&paths) {
+            changed.await;
+            return Ok(());
+        }
+        let inline_max = self.lock().bounds.inline_max as u64;
+        let (paths, found) = self
+            .call(move |below| {
+                let found: Vec<_> =
+                    paths.iter().map(|path| look(below, path, inline_max)).collect();
+                (paths, found)
+            })
+            .await;
+        let mut table = self.lock();
+        self.end_load(&mut table, &paths);
+        for (path, found) in paths.iter().zip(found) {
+            table.loaded(path, found?);
+        }
+        Ok(())
+    }
+
+    /// Reads a small file, which may have become a large one.
+    async fn read_whole(&self, ino: Ino, path: Path) -> Result<()> {
+        let mut changed = pin!(self.0.changed.notified());
+        changed.as_mut().enable();
+        let paths = [path.clone()];
+        if !self.begin_load(&paths) {
+            changed.await;
+            return Ok(());
+        }
+        let inline_max = self.lock().bounds.inline_max;
+        let read = self.call(move |below| below.read(&path, inline_max + 1)).await;
+        let mut table = self.lock();
+        self.end_load(&mut table, &paths);
+        let contents = read?;
+        let Some(node) = table.nodes.get_mut(&ino) else { return Ok(()) };
+        if !matches!(node.body, Body::Unread) {
+            return Ok(());
+        }
+        if contents.len() > inline_max {
+            node.body = Body::Passed(None);
+        } else {
+            table.set_inline(ino, Arc::new(contents));
+        }
+        Ok(())
+    }
+
+    async fn open_below(&self, ino: Ino, path: Path) -> Result<()> {
+        let mut changed = pin!(self.0.changed.notified());
+        changed.as_mut().enable();
+        let paths = [path.clone()];
+        if !self.begin_load(&paths) {
+            changed.await;
+            return Ok(());
+        }
+        let opened =
+            self.call(move |below| below.open(&path).map(|file| (file.attr(), file))).await;
+        let mut table = self.lock();
+        self.end_load(&mut table, &paths);
+        let (attr, file) = opened?;
+        let attr = attr?;
+        if let Some(node) = table.nodes.get_mut(&ino).filter(|node| node.is_passed()) {
+            node.attr = Attr { ino, ..attr };
+            node.body = Body::Passed(Some(file));
+        }
+        Ok(())
+    }
+
+    /// Does something with a passed file, and takes in its attributes as they are then.
+    async fn passed<T: Send + 'static>(
+        &self,
+        ino: Ino,
+        file: Arc<dyn below::Contents>,
+        act: impl FnOnce(&dyn below::Contents) -> below::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (done, attr) = self
+            .call(move |_| {
+                let done = act(&*file);
+                (done, file.attr())
+            })
+            .await;
+        if let (Ok(_), Ok(attr)) = (&done, &attr) {
+            self.lock().refresh(ino, attr);
+        }
+        Ok(done?)
+    }
+
+    /// Makes a name for something new; one that only below can make right is made there.
+    async fn make(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+        new: New,
+        open: bool,
+    ) -> Result<Made> {
+        let here = New { mode: without_umask(new.mode), ..new };
+        let made = self
+            .run(|table| table.make(cred, dir, name, names::body(new.kind, &target), here, open))
+            .await?;
+        match made {
+            Made::Below(path, attr) => {
+                Box::pin(self.make_below(path, attr, new, target, open)).await
+            }
+            Made::New(..) | Made::There(_) => Ok(made),
+        }
+    }
+
+    /// Whether extended attributes of a node are known without asking: there are none.
+    fn has_no_xattrs(table: &Table, ino: Ino) -> bool {
+        let node = table.node(ino);
+        let marked = node.attr.mode & (MODE_ACL | MODE_XATTRS) != 0;
+        // Those of directories have no mark.
+        !marked && (!node.is_dir() || node.fresh)
+    }
+}
+
+/// What is at a path, with as much of it as the table keeps from the start.
+pub(crate) fn look(
+    below: &dyn Below,
+    path: &Path,
+    inline_max: u64,
+) -> below::Result<Option<(Found, Body)>> {
+    let Some(found) = below.look(path)? else { return Ok(None) };
+    let body = match found.attr.kind {
+        FileKind::Directory => {
+            Body::Directory(Directory { default_acl: found.default_acl, ..Directory::default() })
+        }
+        FileKind::Symlink => Body::Symlink(below.target(path)?),
+        FileKind::File if found.attr.nlink > 1 || found.attr.size > inline_max => {
+            Body::Passed(None)
+        }
+        FileKind::File => Body::Unread,
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+            Body::Special
+        }
+    };
+    Ok(Some((found, body)))
+}
+
+impl FileSystem for Region {
+    fn root(&self) -> (DirRef, Attr) {
+        (DirRef::ROOT, self.lock().node(Ino::ROOT).attr)
+    }
+
+    async fn lookup(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        self.run(|table| table.lookup(dir, name)).await
+    }
+
+    async fn getattr(&self, _: &Cred, node: &NodeRef) -> Result<Attr> {
+        self.run(|table| {
+            let ino = table.node_ino(node)?;
+            Ok(table.node(ino).attr)
+        })
+        .await
+    }
+
+    async fn setattr(&self, _: &Cred, node: &NodeRef, set: SetAttr) -> Result<Attr> {
+        // Reads leave access times alone here.
+        let nothing = SetAttr { clear_set_id: set.clear_set_id, ..SetAttr::default() };
+        if !set.access_only
+            && set != nothing
+            && let Some(attr) = Box::pin(self.set_below(node, &set)).await?
+        {
+            return Ok(attr);
+        }
+        let done = self
+            .run(|table| {
+                let ino = table.node_ino(node)?;
+                table.setattr(ino, &set)
+            })
+            .await?;
+        match done {
+            Either::Here(attr) => Ok(attr),
+            Either::Passed(ino, file) => {
+                let (before, now) = {
+                    let table = self.lock();
+                    (table.node(ino).attr, table.now)
+                };
+                let change = contents::change(&before, &set, now);
+                self.passed(ino, file, move |file| {
+                    if let Some(size) = set.size {
+                        file.truncate(size)?;
+                    }
+                    file.set(&change)
+                })
+                .await?;
+                self.run(|table| {
+                    table.nodes.get(&ino).map(|node| node.attr).ok_or(FsError::Stale.into())
+                })
+                .await
+            }
+        }
+    }
+
+    async fn readlink(&self, _: &Cred, file: &FileRef) -> Result<Bytes> {
+        self.run(|table| {
+            let ino = table.file_ino(file)?;
+            table.readlink(ino)
+        })
+        .await
+    }
+
+    async fn create(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        new: New,
+        exclusive: bool,
+        open: bool,
+    ) -> Result<Answer> {
+        if matches!(new.kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(FsError::Invalid.into());
+        }
+        let open = open && new.kind == FileKind::File;
+        match self.make(cred, dir, name, Bytes::new(), new, open).await? {
+            Made::There(_) if exclusive => Err(FsError::Exists.into()),
+            Made::There(entry) => Ok(Answer { entry, existed: true, handle: None }),
+            Made::New(entry, handle) => Ok(Answer { entry, existed: false, handle }),
+            Made::Below(..) => unreachable!("made by now"),
+        }
+    }
+
+    async fn tmpfile(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Unnamed> {
+        Box::pin(self.unnamed(cred, dir, mode, linkable)).await
+    }
+
+    async fn mkdir(&self, cred: &Cred, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
+        let new = New { kind: FileKind::Directory, mode, rdev: 0 };
+        new_entry(self.make(cred, dir, name, Bytes::new(), new, false).await?)
+    }
+
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        dir: &DirRef,
+        name: &EntryName,
+        target: Bytes,
+    ) -> Result<Entry> {
+        names::target(&target)?;
+        let new = New { kind: FileKind::Symlink, mode: 0o777, rdev: 0 };
+        new_entry(self.make(cred, dir, name, target, new, false).await?)
+    }
+
+    async fn link(
+        &self,
+        _: &Cred,
+        target: &NodeRef,
+        dir: &DirRef,
+        name: &EntryName,
+    ) -> Result<Entry> {
+        Box::pin(self.link_below(target, dir, name)).await
+    }
+
+    async fn unlink(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        match self.run(|table| table.unlink(dir, name)).await? {
+            Some(attr) => Ok(attr),
+            None => Box::pin(self.unlink_below(dir, name)).await,
+        }
+    }
+
+    async fn rmdir(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        Box::pin(self.rmdir_below(dir, name)).await
+    }
+
+    async fn rename(
+        &self,
+        _: &Cred,
+        from: (&DirRef, &EntryName),
+        to: (&DirRef, &EntryName),
+        mode: RenameMode,
+    ) -> Result<Renamed> {
+        Box::pin(self.rename_below(from, to, mode)).await
+    }
+
+    async fn readdir(
+        &self,
+        _: &Cred,
+        dir: &DirRef,
+        after: u64,
+        entries_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirPage> {
+        Box::pin(self.list(dir, after, entries_max, plus)).await
+    }
+
+    async fn open(&self, _: &Cred, file: &FileRef, _: Option<Access>) -> Result<Handle> {
+        self.run(|table| {
+            let ino = table.file_ino(file)?;
+            table.open(ino)
+        })
+        .await
+    }
+
+    fn opened_attr(&self, handle: Handle) -> Option<Attr> {
+        let table = self.lock();
+        Some(table.node(*table.handles.get(&handle)?).attr)
+    }
+
+    async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Bytes> {
+        match self.run(|table| table.read(handle, offset, len)).await? {
+            Either::Here(data) => Ok(data),
+            Either::Passed(_, file) => Ok(self.call(move |_| file.read_at(offset, len)).await?),
+        }
+    }
+
+    async fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        if data.is_empty() {
+            self.run(|table| table.opened(handle)).await?;
+            return Ok(());
+        }
+        match self.run(|table| table.write(handle, offset, &data, clear_set_id)).await? {
+            Either::Here(()) => Ok(()),
+            Either::Passed(ino, file) => {
+                self.passed(ino, file, move |file| {
+                    file.write_at(offset, &data)?;
+                    if clear_set_id { clear_set_id_bits(file) } else { Ok(()) }
+                })
+                .await
+            }
+        }
+    }
+
+    async fn flush(&self, handle: Handle) -> Result<()> {
+        self.run(|table| {
+            let ino = table.opened(handle)?;
+            table.tell_failure(ino)
+        })
+        .await
+    }
+
+    async fn fsync(&self, handle: Handle) -> Result<()> {
+        Box::pin(self.fsync_below(handle)).await
+    }
+
+    async fn release(&self, handle: Handle) -> Result<()> {
+        self.run(|table| table.release(handle)).await
+    }
+
+    async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
+        self.run(|table| table.lock(handle, owner, lock, false).map(drop)).await
+    }
+
+    async fn lock_wait(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<()> {
+        self.wait_for_lock(handle, owner, lock, interrupted).await
+    }
+
+    async fn unlock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Result<()> {
+        self.run(|table| table.unlock(handle, owner, kind, range)).await
+    }
+
+    async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        self.run(|table| table.unlock_closed(handle, owner)).await
+    }
+
+    async fn find_lock(
+        &self,
+        handle: Handle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<Option<LockFound>> {
+        self.run(|table| table.find_lock(handle, owner, lock)).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        Box::pin(self.barrier()).await?;
+        Ok(self.call(|below| below.sync_all()).await?)
+    }
+
+    async fn sync_dir(&self, dir: &DirRef) -> Result<()> {
+        Box::pin(self.sync_names(dir)).await
+    }
+
+    async fn xattrs(&self, _: &Cred, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
+        let known = self
+            .run(|table| {
+                let ino = table.node_ino(node)?;
+                Ok(Region::has_no_xattrs(table, ino))
+            })
+            .await?;
+        if known { Ok(Vec::new()) } else { Box::pin(self.xattrs_below(node)).await }
+    }
+
+    async fn setxattr(
+        &self,
+        _: &Cred,
+        node: &NodeRef,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<()> {
+        if AclKind::of(&name).is_some() {
+            Acl::parse(&value)?;
+        }
+        Box::pin(
+            self.set_xattr_below(node, move |below, path| {
+                below.set_xattr(path, &name, &value, mode)
+            }),
+        )
+        .await
+    }
+
+    async fn removexattr(&self, _: &Cred, node: &NodeRef, name: Bytes) -> Result<()> {
+        Box::pin(self.set_xattr_below(node, move |below, path| below.remove_xattr(path, &name)))
+            .await
+    }
+
+    async fn allocate(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: AllocateMode,
+        clear_set_id: bool,
+    ) -> Result<()> {
+        // Below knows what it can allocate.
+        let (ino, file) = self
+            .run(|table| {
+                let ino = table.opened(handle)?;
+                match table.contents(ino)? {
+                    Either::Here(_) => Err(Need::Grow(ino)),
+                    Either::Passed(ino, file) => Ok((ino, file)),
+                }
+            })
+            .await?;
+        self.passed(ino, file, move |file| {
+            file.allocate(offset, len, mode)?;
+            if clear_set_id { clear_set_id_bits(file) } else { Ok(()) }
+        })
+        .await
+    }
+
+    async fn seek(&self, handle: Handle, offset: u64, to: SeekTo) -> Result<u64> {
+        let found = self
+            .run(|table| {
+                let ino = table.opened(handle)?;
+                table.contents(ino)
+            })
+            .await?;
+        match found {
+            Either::Passed(_, file) => Ok(self.call(move |_| file.seek(offset, to)).await?),
+            // A small file is all data.
+            Either::Here(contents) if offset >= contents.len() as u64 => {
+                Err(FsError::NoSuchDevice.into())
+            }
+            Either::Here(contents) => Ok(match to {
+                SeekTo::Data => offset,
+                SeekTo::Hole => contents.len() as u64,
+            }),
+        }
+    }
+
+    async fn search(&self, ino: Ino) -> Result<NodeRef> {
+        self.run(|table| names::node_ref(table, ino).ok_or(FsError::Stale.into())).await
+    }
+
+    async fn statfs(&self) -> Result<Statfs> {
+        Ok(self.call(|below| below.statfs()).await?)
+    }
+
+    async fn info(&self, node: &NodeRef) -> Result<Vec<(String, String)>> {
+        self.run(|table| {
+            let ino = table.node_ino(node)?;
+            let node = table.node(ino);
+            let dirty = node.path.as_ref().is_some_and(|path| table.dirty.contains(path));
+            let state = match node.failed {
+                Some(error) => error.name(),
+                None if dirty => "not below yet",
+                None => "below",
+            };
+            Ok(vec![
+                ("kind".to_owned(), format!("{:?}", node.attr.kind).to_lowercase()),
+                ("ino".to_owned(), ino.to_string()),
+                ("state".to_owned(), state.to_owned()),
+            ])
+        })
+        .await
+    }
+}
+
+/// The entry of what was made, where a taken name is an error.
+fn new_entry(made: Made) -> Result<Entry> {
+    match made {
+        Made::New(entry, _) => Ok(entry),
+        Made::There(_) => Err(FsError::Exists.into()),
+        Made::Below(..) => unreachable!("made by now"),
+    }
+}
+
+fn clear_set_id_bits(file: &dyn below::Contents) -> below::Result<()> {
+    let mode = file.attr()?.mode & base::attr::MODE_BITS;
+    let cleared = base::attr::without_set_id(mode);
+    if cleared == mode {
+        return Ok(());
+    }
+    file.set(&below::Change { mode: Some(cleared), ..below::Change::default() })
+}

@@ -1,0 +1,129 @@
+//! Rights of directories, and extended attributes.
+
+use base::{Attr, FileKind, FsError, SetAttr};
+use bytes::Bytes;
+use client::Result;
+use wire::NodeRef;
+
+use crate::{
+    Path, Region,
+    below::{self, Below},
+    contents,
+    table::{Body, Need},
+};
+
+impl Region {
+    /// Changes attributes that below must have at once: mode and owner of a directory, in which
+    /// what is dirty is committed before, as it may not be allowed afterwards; and attributes of
+    /// what has several names. `None`: the table may change them, and commit that later.
+    pub(crate) async fn set_below(&self, node: &NodeRef, set: &SetAttr) -> Result<Option<Attr>> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let (ino, path) = self
+            .run(|table| {
+                let ino = table.node_ino(node)?;
+                let found = table.node(ino);
+                // A size is for regular files, and these are passed.
+                let late = set.size.is_some()
+                    || if found.is_dir() { !rights } else { found.attr.nlink <= 1 };
+                let Some(path) = found.path.clone().filter(|_| !late && !found.is_passed()) else {
+                    return Ok((ino, None));
+                };
+                if set.mode.is_some() && found.attr.kind == FileKind::Symlink {
+                    return Err(FsError::NotSupported.into());
+                }
+                match (found.fresh, table.entries[&path].committing) {
+                    (true, false) => Ok((ino, None)),
+                    // The commit has taken along what it was before.
+                    (true, true) => Err(Need::Wait),
+                    (false, _) => Ok((ino, Some(path))),
+                }
+            })
+            .await?;
+        let Some(path) = path else { return Ok(None) };
+        let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.drain(std::slice::from_ref(&path), true).await?;
+        let (before, is_dir, now) = {
+            let table = self.lock();
+            let found = table.nodes.get(&ino).filter(|node| node.path.as_ref() == Some(&path));
+            let found = found.ok_or(FsError::Stale)?;
+            (found.attr, found.is_dir(), table.now)
+        };
+        let mut change = contents::change(&before, set, now);
+        if is_dir {
+            // Its times are set last.
+            change.times = None;
+        }
+        let asked = path.clone();
+        let found = self.call(move |below| below.set(&asked, &change)).await?;
+        let mut table = self.lock();
+        let attr = &mut table.node_mut(ino).attr;
+        attr.mode = found.attr.mode;
+        (attr.uid, attr.gid) = (found.attr.uid, found.attr.gid);
+        attr.ctime = now;
+        if !is_dir {
+            (attr.atime, attr.mtime) = (found.attr.atime, found.attr.mtime);
+        }
+        let times = SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() };
+        if is_dir && let Err(Need::Answer(error)) = table.setattr(ino, &times) {
+            return Err(error.into());
+        }
+        Ok(Some(table.node(ino).attr))
+    }
+
+    /// The path of a node that is to be below, and held meanwhile.
+    async fn path_of(&self, node: &NodeRef) -> Result<(base::Ino, Option<Path>)> {
+        self.run(|table| {
+            let ino = table.node_ino(node)?;
+            Ok((ino, table.node(ino).path.clone()))
+        })
+        .await
+    }
+
+    pub(crate) async fn xattrs_below(&self, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
+        let (_, Some(path)) = self.path_of(node).await? else { return Ok(Vec::new()) };
+        let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.drain_itself(&path).await?;
+        Ok(self.call(move |below| below.xattrs(&path)).await?)
+    }
+
+    /// Changes an extended attribute below, and takes in what that makes of the mode.
+    pub(crate) async fn set_xattr_below(
+        &self,
+        node: &NodeRef,
+        set: impl FnOnce(&dyn Below, &Path) -> below::Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let (ino, Some(path)) = self.path_of(node).await? else {
+            return Err(FsError::NotSupported.into());
+        };
+        let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.drain(std::slice::from_ref(&path), false).await?;
+        let asked = path.clone();
+        let found = self
+            .call(move |below| {
+                set(below, &asked)?;
+                below.look(&asked)?.ok_or(FsError::NotFound)
+            })
+            .await?;
+        let mut table = self.lock();
+        let Some(node) = table.nodes.get_mut(&ino) else { return Ok(()) };
+        node.attr.mode = found.attr.mode;
+        node.attr.ctime = found.attr.ctime;
+        if let Body::Directory(directory) = &mut node.body {
+            directory.default_acl = found.default_acl;
+        }
+        Ok(())
+    }
+
+    /// Has a path below, but not what is in it.
+    async fn drain_itself(&self, path: &Path) -> Result<()> {
+        let inside = path.child(&base::EntryName::new(b"#").expect("a name"));
+        let is_dir = {
+            let table = self.lock();
+            let entry = table.entries.get(path);
+            entry.and_then(|entry| table.node_of(entry)).is_some_and(|node| node.is_dir())
+        };
+        // The directories above a path are committed first; so the directory itself is, too.
+        let scope = if is_dir { inside } else { path.clone() };
+        self.drain(&[scope], false).await
+    }
+}
