@@ -7,8 +7,8 @@ pub enum Error {
     #[error("the URL of the backup cannot be used: {0}")]
     Url(String),
     /// The store failed, or is away.
-    #[error("the backup store failed")]
-    Store(#[source] object_store::Error),
+    #[error("the backup store failed: {}", in_short(.0))]
+    Store(object_store::Error),
     /// A local file failed.
     #[error("cannot use {path}")]
     Local {
@@ -57,6 +57,18 @@ impl From<object_store::Error> for Error {
     fn from(error: object_store::Error) -> Error {
         Error::Store(error)
     }
+}
+
+/// The error and its first cause: each error of a store repeats all that it was caused by.
+fn in_short(error: &object_store::Error) -> String {
+    const CHARS_MAX: usize = 300;
+    let text: String = error.to_string().chars().take(CHARS_MAX).collect();
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    let cause: String = cause.to_string().chars().take(CHARS_MAX).collect();
+    if text.contains(&cause) { text } else { format!("{text}: {cause}") }
 }
 
 impl Error {

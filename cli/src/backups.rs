@@ -9,8 +9,8 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::{Duration, SystemTime},
@@ -54,8 +54,8 @@ pub(crate) struct State {
     bases: AtomicU64,
     stored_bytes: AtomicU64,
     uploaded_bytes: AtomicU64,
-    /// Whether nothing has changed since the last base.
-    is_current: AtomicBool,
+    /// The engine, once it is open.
+    engine: OnceLock<Arc<RocksEngine>>,
     course: Mutex<Course>,
 }
 
@@ -63,6 +63,10 @@ pub(crate) struct State {
 struct Course {
     /// When the copy of the last base was taken.
     last: Option<Instant>,
+    /// Number of the last base since the start; 0: none.
+    number: u64,
+    /// Position of the engine that the last base has at least.
+    position: u64,
     /// Since when bases fail, and the last reason.
     fails: Option<(Instant, String)>,
     /// Since when a base is under way.
@@ -91,7 +95,7 @@ impl State {
             bases: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             uploaded_bytes: AtomicU64::new(0),
-            is_current: AtomicBool::new(false),
+            engine: OnceLock::new(),
             course: Mutex::default(),
         })))
     }
@@ -100,11 +104,12 @@ impl State {
         self.course.lock().under_way = Some(Instant::now());
     }
 
-    fn has_made(&self, made: Made, copied: Instant) {
+    fn has_made(&self, made: Made, (copied, position): (Instant, u64)) {
         self.uploaded_bytes.fetch_add(made.uploaded, Ordering::Relaxed);
         let mut course = self.course.lock();
         let failed = course.fails.take().is_some();
-        *course = Course { last: Some(copied), ..Course::default() };
+        let number = made.number;
+        *course = Course { last: Some(copied), number, position, ..Course::default() };
         drop(course);
         if failed {
             tracing::warn!(base = made.number, "the backup works again");
@@ -151,13 +156,15 @@ impl meta::Backup for State {
         let course = self.course.lock();
         let mut gauges = vec![
             ("backup", u64::from(course.fails.is_none())),
-            ("backup_current", u64::from(self.is_current.load(Ordering::Relaxed))),
+            ("backup_newest", course.number),
             ("backup_bases", load(&self.bases)),
             ("backup_stored_bytes", load(&self.stored_bytes)),
             ("backup_uploaded_bytes", load(&self.uploaded_bytes)),
             ("backup_restored_copy", u64::from(self.is_restored)),
         ];
         let age = course.last.map(|last| last.elapsed().as_nanos());
+        let changes = self.engine.get().map(|engine| engine.position() - course.position);
+        gauges.extend(changes.filter(|_| course.last.is_some()).map(|it| ("backup_changes", it)));
         gauges.extend(age.map(|age| ("backup_age_nanos", u64::try_from(age).unwrap_or(u64::MAX))));
         gauges
     }
@@ -189,6 +196,7 @@ impl Backups {
         (path, name): (&Path, &str),
         (engine, server): (Arc<RocksEngine>, Server),
     ) -> anyhow::Result<Backups> {
+        state.engine.get_or_init(|| Arc::clone(&engine));
         let work = Work {
             maker: Maker::open(kept, path, name, &engine)?,
             state,
@@ -348,7 +356,6 @@ impl Work {
 
     async fn once(&mut self, backed_up: &mut Option<u64>) {
         let position = self.engine.position();
-        self.state.is_current.store(*backed_up == Some(position), Ordering::Relaxed);
         if *backed_up == Some(position) {
             return;
         }
@@ -358,8 +365,7 @@ impl Work {
         match self.maker.make(&self.engine, begun).await {
             Ok(made) => {
                 *backed_up = Some(position);
-                self.state.has_made(made, copied);
-                self.state.is_current.store(self.engine.position() == position, Ordering::Relaxed);
+                self.state.has_made(made, (copied, position));
                 tracing::info!(
                     base = made.number,
                     bytes = made.bytes,

@@ -165,8 +165,11 @@ struct BackupState {
     /// Age of the last base since the start; absent before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     age_seconds: Option<u64>,
-    /// Whether nothing has changed since the last base.
-    is_current: bool,
+    /// Changes of records since the last base; absent before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes: Option<u64>,
+    /// Number of the newest base since the start; 0: none.
+    newest: u64,
     bases: u64,
     stored_bytes: u64,
     is_restored_copy: bool,
@@ -183,7 +186,8 @@ impl BackupState {
         Some(BackupState {
             works: gauge("backup").map(|works| works == 1),
             age_seconds: gauge("backup_age_nanos").map(|age| Duration::from_nanos(age).as_secs()),
-            is_current: gauge("backup_current") == Some(1),
+            changes: gauge("backup_changes"),
+            newest: gauge("backup_newest").unwrap_or_default(),
             bases: gauge("backup_bases").unwrap_or_default(),
             stored_bytes: gauge("backup_stored_bytes").unwrap_or_default(),
             is_restored_copy,
@@ -197,10 +201,10 @@ impl BackupState {
                 let age = age.map(|age| backups::span(Duration::from_secs(age)));
                 let last = match age {
                     None => "no base since the start".to_owned(),
-                    Some(age) if self.is_current => {
-                        format!("last base {age} ago, nothing has changed since")
+                    Some(age) => {
+                        let changes = self.changes.unwrap_or_default();
+                        format!("last base {age} ago, {changes} changes since")
                     }
-                    Some(age) => format!("last base {age} ago"),
                 };
                 let fails = if works { "" } else { "FAILS, " };
                 let bytes = output::bytes(self.stored_bytes);
