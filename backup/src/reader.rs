@@ -25,6 +25,8 @@ pub struct Base {
     names: Names,
     /// The manifest.
     pub manifest: Manifest,
+    /// When it was made, but not after a later base of its history: a clock may have been wrong.
+    pub at: u64,
     /// Number of files whose object is missing, or has another length.
     pub missing: u64,
 }
@@ -53,11 +55,12 @@ impl Place {
     /// # Errors
     /// When the store fails, or there are manifests and none can be read.
     pub async fn bases(&self, key: &Key) -> Result<Vec<Base>> {
-        let (mut bases, mut first) = (Vec::new(), None);
+        let (mut bases, mut first) = (Vec::<Base>::new(), None);
         for uuid in self.folders("").await? {
             for history in self.folders(&uuid).await? {
                 let names = Names { uuid: uuid.clone(), history };
                 let numbers = self.numbers(&names).await?;
+                let first_of_history = bases.len();
                 if numbers.is_empty() {
                     continue;
                 }
@@ -71,15 +74,30 @@ impl Place {
                                 lengths.get(&file.object) != Some(&sealed_bytes(file.bytes))
                             };
                             let missing = manifest.files.iter().filter(is_missing).count() as u64;
-                            bases.push(Base { names: names.clone(), manifest, missing });
+                            bases.push(Base {
+                                names: names.clone(),
+                                at: manifest.made,
+                                manifest,
+                                missing,
+                            });
                         }
                         Err(error @ Error::Store(_)) => return Err(error),
                         Err(error) => {
                             let text = base::error::describe(&error);
-                            tracing::debug!(error = text, "a base is passed over");
+                            // Other file systems may have bases in the same place.
+                            if matches!(error, Error::OtherKey { .. }) {
+                                tracing::debug!(error = text, "a base is passed over");
+                            } else {
+                                tracing::warn!(error = text, "a base is passed over");
+                            }
                             first.get_or_insert(error);
                         }
                     }
+                }
+                let mut later = u64::MAX;
+                for base in bases[first_of_history..].iter_mut().rev() {
+                    later = later.min(base.at);
+                    base.at = later;
                 }
             }
         }
@@ -88,7 +106,7 @@ impl Place {
         {
             return Err(error);
         }
-        bases.sort_by_key(|base| (base.manifest.made, base.manifest.number));
+        bases.sort_by_key(|base| (base.at, base.manifest.number));
         Ok(bases)
     }
 
@@ -101,7 +119,7 @@ impl Place {
         if bases.is_empty() {
             return Err(Error::NoBase("is there".to_owned()));
         }
-        bases.retain(|base| at.is_none_or(|at| base.manifest.made <= at));
+        bases.retain(|base| at.is_none_or(|at| base.at <= at));
         let before = bases.len();
         bases.retain(Base::is_complete);
         if bases.len() < before {

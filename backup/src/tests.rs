@@ -213,7 +213,7 @@ async fn a_base_is_restored_as_it_was_and_tables_are_uploaded_once() {
     let mut world = World::new();
     let first = world.make().await.unwrap();
     assert_eq!(first.bytes, first.uploaded);
-    world.write("000003.sst", &vec![2; 100]);
+    world.write("000003.sst", &[2; 100]);
     let second = world.make().await.unwrap();
     assert!(second.uploaded < 1000, "{second:?}");
     assert!(world.restore().await.unwrap() == world.local());
@@ -318,6 +318,20 @@ async fn another_key_and_an_empty_place_are_told_apart() {
     assert!(matches!(other, Err(Error::OtherKey { .. })), "{other:?}");
     let early = world.place().choose(&key(), Some(7)).await;
     assert!(matches!(early, Err(Error::NoBase(_))), "{early:?}");
+}
+
+#[tokio::test]
+async fn the_last_base_is_the_newest_whatever_the_clock_said() {
+    let mut world = World::new();
+    world.made = 2_000_000 * HOUR;
+    world.make().await.unwrap();
+    world.made = 1_000_000 * HOUR;
+    world.make().await.unwrap();
+    world.write("000003.sst", b"later");
+    world.make().await.unwrap();
+    assert!(world.restore().await.unwrap() == world.local());
+    let at = 1_000_000 * HOUR + 300;
+    assert_eq!(world.place().choose(&key(), Some(at)).await.unwrap().manifest.number, 2);
 }
 
 #[tokio::test]

@@ -276,7 +276,12 @@ impl Maker {
             checked => checked?,
         }
         let made = self.base(&mut history, engine, begun).await;
-        self.history = Some(history);
+        let is_foreign =
+            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(Error::Foreign));
+        self.history = Some(match &made {
+            Err(error) if is_foreign(error) => self.history_of(None)?,
+            Ok(_) | Err(_) => history,
+        });
         data::end_copy(&self.path)?;
         made
     }
@@ -357,6 +362,10 @@ impl Work {
     async fn once(&mut self, backed_up: &mut Option<u64>) {
         let position = self.engine.position();
         if *backed_up == Some(position) {
+            // Old bases could not be removed.
+            if self.state.is_failing() {
+                self.collect().await;
+            }
             return;
         }
         self.state.begins();
@@ -386,6 +395,7 @@ impl Work {
                 self.state.oldest.store(collected.oldest, Ordering::Release);
                 self.state.bases.store(collected.bases, Ordering::Relaxed);
                 self.state.stored_bytes.store(collected.bytes, Ordering::Relaxed);
+                self.state.course.lock().fails = None;
                 self.server.bases_changed();
             }
             Err(error) => {
