@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod backup;
 mod bench;
 mod cluster;
 mod completions;
@@ -91,6 +92,7 @@ pub(crate) enum Command {
     Fsck(fsck::Args),
     Dump(dump::Args),
     Load(load::Args),
+    Backup(backup::Args),
     Restore(restore::Args),
     Bench(bench::Args),
     Version(version::Args),
@@ -138,6 +140,7 @@ impl Command {
             Command::Fsck(args) => fsck::run(args),
             Command::Dump(args) => dump::run(args),
             Command::Load(args) => load::run(&args),
+            Command::Backup(args) => backup::run(&args),
             Command::Restore(args) => restore::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),

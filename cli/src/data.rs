@@ -13,12 +13,18 @@
 //! DIR/address       where the server listens, while it runs
 //! DIR/boot          the run of the machine in which a server of a cluster last had a lease
 //! DIR/serve.json    options that `serve` was last given ([`kept`])
+//! DIR/backup.key    the key of its backups, once there was one; secret
+//! DIR/backup.json   the history of its bases, and the number of the newest one begun
+//! DIR/backup-copy/  the copy that is being backed up
+//! DIR/restored      there in a restored copy, until `pando backup final`
+//! DIR/restoring/    what `pando backup restore` has read so far
 //! ```
 //!
 //! Invariants: one process at a time has the directory, by a lock on it. A directory without
 //! `pando.json` holds no files of users: a command that was interrupted leaves `formatting` behind,
 //! which names it ([`Making`]), and the same command begins anew.
 
+mod backup;
 mod kept;
 
 use std::{
@@ -41,7 +47,13 @@ use store::{
 };
 use wire::{Fingerprint, Joined, Token, TokenError};
 
-pub(crate) use self::kept::{Kept, KeptAddress};
+pub(crate) use self::{
+    backup::{
+        Progress as BackupProgress, backup_key, begin_copy, end_copy, finalize, is_restored,
+        make_backup_key, read_backup_key, restore, small_files,
+    },
+    kept::{Kept, KeptAddress, KeptBackup},
+};
 use crate::{
     system::{self, SystemRandom, secret},
     values,
@@ -56,11 +68,12 @@ use crate::{
 /// tokens are `pando2.` ones; in 8 and 9, of clusters, there may be records of kind `L`; in 10 and
 /// 11, of clusters, records of kind `M` may end with generations; in 12, and 13 of clusters, keys have
 /// three zones, and the configuration has lanes and the hash of ids; in 14, and 15 of clusters,
-/// content records may end with a listing. Every data directory can be brought to the next version,
+/// content records may end with a listing; in 16, and 17 of clusters, records of kind `G` may name a
+/// base of a backup. Every data directory can be brought to the next version,
 /// but not the other way round.
-const VERSION: u32 = 14;
+const VERSION: u32 = 16;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 15;
+const VERSION_CLUSTER: u32 = 17;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";
@@ -101,6 +114,7 @@ enum Making {
     Format,
     Load,
     Join,
+    Restore,
 }
 
 impl Making {
@@ -108,7 +122,7 @@ impl Making {
     /// command that is not known any more, as it was interrupted at its last step.
     fn left_in(path: &Path) -> Option<Option<Making>> {
         let mark = fs::read(path.join(FORMATTING)).ok()?;
-        let known = [Making::Format, Making::Load, Making::Join];
+        let known = [Making::Format, Making::Load, Making::Join, Making::Restore];
         Some(known.into_iter().find(|making| mark.trim_ascii() == making.name().as_bytes()))
     }
 
@@ -117,6 +131,7 @@ impl Making {
             Making::Format => "format",
             Making::Load => "load",
             Making::Join => "join",
+            Making::Restore => "restore",
         }
     }
 
@@ -126,6 +141,7 @@ impl Making {
             Making::Format => "pando format",
             Making::Load => "pando load",
             Making::Join => "pando serve --join",
+            Making::Restore => "pando backup restore",
         }
     }
 
@@ -494,6 +510,11 @@ impl DataDir {
         }
     }
 
+    /// Whether blocks are in the data directory.
+    pub(crate) fn has_local_blocks(&self) -> bool {
+        self.about.blocks.is_none()
+    }
+
     /// The folder of the metadata.
     pub(crate) fn metadata_folder(&self) -> PathBuf {
         self.path.join(META)
@@ -742,10 +763,10 @@ fn begin(path: &Path, making: Making) -> anyhow::Result<()> {
         }
         let name = left.map_or("command", Making::name);
         tracing::warn!("removing what an interrupted {name} left in {}", path.display());
-        for folder in [META, BLOCKS] {
+        for folder in [META, BLOCKS, backup::RESTORING] {
             remove(fs::remove_dir_all(path.join(folder)), path)?;
         }
-        for file in [SIGNING_KEY, ADMIN_TOKEN] {
+        for file in [SIGNING_KEY, ADMIN_TOKEN, NEWEST_KEY, backup::KEY, backup::RESTORED] {
             remove(fs::remove_file(path.join(file)), path)?;
         }
         return fs::write(path.join(FORMATTING), making.name())

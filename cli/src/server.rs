@@ -26,7 +26,7 @@ use meta::{
     ClusterOptions, Durability, Limits, MemoryBudget, Offload, Server, ServerOptions, Word,
 };
 use rustix::net::sockopt;
-use store::{Blocks, RocksConfig};
+use store::{Blocks, RocksConfig, RocksEngine};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
@@ -37,6 +37,7 @@ use tokio::{
 use crate::{
     accept::{Accepted, Acceptor, Slots},
     admission::{Admission, Clear},
+    backups::{self, Backups},
     block_trial,
     certificates::{self, Certificates, Files},
     data::{self, DataDir, Kept},
@@ -175,6 +176,7 @@ pub(crate) struct Running {
     stop: watch::Sender<bool>,
     threads: Vec<thread::JoinHandle<()>>,
     page: Option<StatusPage>,
+    backups: Option<Backups>,
 }
 
 /// The status page: it is there before the server is, and until the server has stopped.
@@ -243,7 +245,13 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let begun = Instant::now();
     let blocks = data.blocks()?;
     let trial = block_trial::run(&data.blocks()?)?;
-    let server = open(&data, blocks.clone(), options, (address, &certificates))?;
+    if options.kept.backup.is_some() {
+        backups::for_one_server(data.server())?;
+    }
+    let backup = options.kept.backup.as_ref();
+    let state = backups::State::new(data.path(), backup, data.has_local_blocks())?;
+    let beside = state.clone().map(|state| state as Arc<dyn meta::Backup>);
+    let (server, engine) = open(&data, blocks.clone(), options, (address, &certificates), beside)?;
     if let Err(cause) = trial {
         server.block_store_failed(&cause);
     }
@@ -252,10 +260,24 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let threads = Vec::new();
     let serving = Phase::Serving(server.clone());
     let kept = options.kept.clone();
-    let mut running =
-        Running { address, http, page_url, kept, server, near, blocks, data, stop, threads, page };
+    let mut running = Running {
+        address,
+        http,
+        page_url,
+        kept,
+        server,
+        near,
+        blocks,
+        data,
+        stop,
+        threads,
+        page,
+        backups: None,
+    };
     let door = Door { listener, connections, admission, certificates };
-    let started = running.start_threads(options, door, &stopped);
+    let started = running
+        .start_threads(options, door, &stopped)
+        .and_then(|()| running.start_backups(state, engine));
     if let Some(page) = &running.page {
         page.tell(serving);
     }
@@ -324,6 +346,9 @@ impl Running {
             // No thread notes it any more.
             DataDir::forget_boot(self.data.path());
         }
+        if let Some(backups) = self.backups.take() {
+            backups.stop();
+        }
         synced.context("cannot make the last changes stable")?;
         tracing::info!("stopped: all that was answered is on stable storage");
         Ok(())
@@ -334,6 +359,17 @@ impl Running {
         let addresses: Vec<_> = std::iter::once(self.address.to_string()).chain(page).collect();
         self.data.write_address(&addresses)?;
         self.kept.write(self.data.path())
+    }
+
+    fn start_backups(
+        &mut self,
+        state: Option<Arc<backups::State>>,
+        engine: Arc<RocksEngine>,
+    ) -> anyhow::Result<()> {
+        let (Some(kept), Some(state)) = (&self.kept.backup, state) else { return Ok(()) };
+        let of = (self.data.path(), self.data.name());
+        self.backups = Some(Backups::start(kept, state, of, (engine, self.server.clone()))?);
+        Ok(())
     }
 
     fn start_threads(
@@ -405,7 +441,8 @@ fn open(
     blocks: Blocks,
     options: &Options,
     (address, certificates): (SocketAddr, &Certificates),
-) -> anyhow::Result<Server> {
+    backup: Option<Arc<dyn meta::Backup>>,
+) -> anyhow::Result<(Server, Arc<RocksEngine>)> {
     let folder = data.blocks_folder();
     let store = RocksConfig {
         block_cache_bytes: usize::try_from(options.memory.block_cache)?,
@@ -428,10 +465,12 @@ fn open(
         process: Arc::new(system::process_status),
         limits: limits(data, options),
         cluster: cluster(data, options, (address, certificates))?,
+        backup,
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    Server::open(engine, blocks, options, clock, random)
-        .with_context(|| format!("cannot serve {}", data.path().display()))
+    let server = Server::open(engine.clone(), blocks, options, clock, random)
+        .with_context(|| format!("cannot serve {}", data.path().display()))?;
+    Ok((server, engine))
 }
 
 /// Returns how the server reaches the others of its cluster, if `data` and the options agree.

@@ -277,6 +277,31 @@ impl Server {
         self.shared.block_store.has_failed_a_trial(cause);
     }
 
+    /// Notes that bases of the backup were made or removed: blocks may be deleted that were held.
+    pub fn bases_changed(&self) {
+        self.shared.backlog.look_again();
+    }
+
+    /// Makes what the next start of an old copy needs: inode numbers go on further, as the next ones
+    /// may be in use in the original.
+    ///
+    /// # Errors
+    /// When the engine is not formatted, or cannot be read or written.
+    pub fn prepare_copy(engine: &dyn Engine) -> Result<(), OpenError> {
+        upgrade::bring_up_to_date(engine)?;
+        engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
+        InoCounters::skip(engine)
+    }
+
+    /// Id of the file system in an engine.
+    ///
+    /// # Errors
+    /// When the engine is not formatted, or cannot be read.
+    pub fn uuid(engine: &dyn Engine) -> Result<u128, OpenError> {
+        let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
+        Ok(Config::from_record(&config)?.uuid)
+    }
+
     /// Whether clients should be sent here, and what is wrong.
     #[must_use]
     pub fn standing(&self) -> wire::Standing {

@@ -203,7 +203,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
     let replaced = file.filter(|_| current.as_ref() == Some(was));
     let unused = if replaced.is_some() { &was.slices } else { &now.slices };
     for block in blocks_of(unused) {
-        txn.put(key::garbage(ino.shard(), block), &Garbage {});
+        txn.put(key::garbage(ino.shard(), block), &Garbage::default());
     }
     if let Some(mut file) = replaced {
         Counters::add(&txn.shared.counters.chunks_compacted);

@@ -50,7 +50,7 @@ use crate::{
     coordinator,
     error::{Fault, Result, describe},
     record::{QuotaId, Usage},
-    server::Shared,
+    server::{Hold, Shared},
     txn::{Caller, Txn},
 };
 use blocks::Listing;
@@ -108,6 +108,11 @@ pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
     if aim == Aim::Collect && !has_blocks_of_its_own(shared) {
         let text =
             "the block store may be that of other servers too, which name what this one does not";
+        return Err(Fault::Refused(text.into()));
+    }
+    if aim.gc() && shared.options.hold() == Hold::Everything {
+        let text = "this is a restored copy, and the original may have stored the blocks that this \
+                    one does not name: no block is removed before `pando backup final`";
         return Err(Fault::Refused(text.into()));
     }
     let mut latest = shared.jobs.latest.lock();

@@ -82,6 +82,8 @@ pub use core::Core;
 pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use problem::{OpenError, Problem};
-pub use server::{Durability, Limits, MemoryBudget, Offload, Process, ServerOptions, Space};
+pub use server::{
+    Backup, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
+};
 pub use space_guard::FreeBytes;
 pub use unsynced::kept;

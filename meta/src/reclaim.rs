@@ -4,6 +4,9 @@
 //! record, or a `G` record for a block). This task does the work, in steps that are ordinary small
 //! transactions; after a crash it finds the notes and goes on. A block is deleted before its `G`
 //! record is.
+//!
+//! Blocks that bases of a backup may name stay ([`Hold`]): each note is marked with the newest base
+//! begun, and the block goes when no base up to that one is kept. Numbers decide, no clock does.
 
 pub(crate) mod backlog;
 pub(crate) mod notes;
@@ -11,6 +14,7 @@ pub(crate) mod notes;
 use std::ops::ControlFlow;
 
 use base::{BlockId, Ino};
+use bytes::Bytes;
 use store::Engine;
 
 use crate::{
@@ -22,21 +26,22 @@ use crate::{
     record::{
         ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
     },
-    server::{Counters, Shared},
+    server::{Counters, Hold, Shared},
     txn::{Located, Place, Txn},
 };
-use notes::{CHUNKS_A_STEP, Garbage};
+use notes::{CHUNKS_A_STEP, Garbage, HeldFor};
 
 /// Reclaims for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
+    let mut seen = None;
     // Blocks to delete may be left from before a crash.
-    delete_garbage(&core).await;
+    delete_garbage(&core, &mut seen).await;
     loop {
         while let Some(ino) = shared.backlog.next() {
             core.step(move |txn| step(txn, ino)).await;
         }
-        delete_garbage(&core).await;
+        delete_garbage(&core, &mut seen).await;
         delete_unnamed(shared).await;
         shared.backlog.wake.notified().await;
     }
@@ -81,7 +86,7 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
     for (chunk, value) in &chunks {
         let record = ChunkRecord::from_record(value)?;
         for block in blocks_of(&record.slices) {
-            txn.put(key::garbage(ino.shard(), block), &Garbage {});
+            txn.put(key::garbage(ino.shard(), block), &Garbage::default());
         }
         txn.delete(key::chunk(ino, *chunk));
     }
@@ -100,9 +105,17 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the blocks that nothing names any more, then their notes.
-async fn delete_garbage(core: &Core) {
+/// Deletes the blocks that nothing names any more, then their notes. Where bases hold blocks, all
+/// notes are looked at once for each state of the bases, `seen`.
+async fn delete_garbage(core: &Core, seen: &mut Option<Hold>) {
     let shared = &core.inner.shared;
+    let hold = shared.options.hold();
+    match hold {
+        Hold::Nothing | Hold::Bases { begun: 0, .. } => {}
+        Hold::Everything => return,
+        Hold::Bases { .. } if seen.replace(hold) == Some(hold) => return,
+        Hold::Bases { .. } => {}
+    }
     let mut from = key::works(b'G');
     loop {
         let found = match garbage(shared.engine.as_ref(), &from) {
@@ -111,12 +124,17 @@ async fn delete_garbage(core: &Core) {
                 return tracing::error!(error = describe(&error), "cannot list garbage");
             }
         };
-        let Some((last, _)) = found.last() else { return };
-        from = key::end_of(last);
+        let Some(last) = found.last() else { return };
+        from = key::end_of(&last.key);
         if shared.dumps.is_making() {
             // Blocks that a dump names stay until they are copied. A dump that starts from now
             // on names none of these.
             return;
+        }
+        // Race: a base that begins after this look at the notes has them, and not the names.
+        let found = release(core, found).await;
+        if found.is_empty() {
+            continue;
         }
         // Records that named the blocks are gone; that must be stable before the blocks are
         // deleted.
@@ -124,7 +142,7 @@ async fn delete_garbage(core: &Core) {
             shared.sync.wait().await;
         }
         let mut gone = Vec::new();
-        for (key, block) in found {
+        for Note { key, block, .. } in found {
             match shared.blocks.delete(block).await {
                 Ok(()) => {
                     Counters::add(&shared.counters.blocks_deleted);
@@ -152,11 +170,52 @@ async fn delete_unnamed(shared: &Shared) {
     }
 }
 
+/// A note of a block to delete.
+struct Note {
+    key: Key,
+    block: BlockId,
+    held_for: HeldFor,
+}
+
+/// Returns the notes whose blocks can go, and marks those that have no mark yet.
+async fn release(core: &Core, found: Vec<Note>) -> Vec<Note> {
+    let (begun, oldest) = match core.inner.shared.options.hold() {
+        Hold::Nothing => return found,
+        Hold::Everything => return Vec::new(),
+        Hold::Bases { begun: 0, .. } => return found,
+        Hold::Bases { begun, oldest } => (begun, oldest),
+    };
+    let (held, free): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|note| note.held_for.0.is_none_or(|base| base >= oldest));
+    let unmarked = held.into_iter().filter(|note| note.held_for.0.is_none());
+    let unmarked: Vec<Key> = unmarked.map(|note| note.key).collect();
+    if !unmarked.is_empty() {
+        core.step(move |txn| {
+            for key in &unmarked {
+                // A note that is gone meanwhile stays gone.
+                if txn.get::<Garbage>(key)?.is_some() {
+                    txn.put(key.clone(), &Garbage { held_for: HeldFor(Some(begun)) });
+                }
+            }
+            Ok(())
+        })
+        .await;
+    }
+    free
+}
+
 /// Notes of blocks to delete, from a key on: as many as one step takes.
-fn garbage(engine: &dyn Engine, from: &[u8]) -> store::Result<Vec<(Key, BlockId)>> {
+fn garbage(engine: &dyn Engine, from: &[u8]) -> store::Result<Vec<Note>> {
     let mut found = Vec::new();
-    engine.scan(from, &key::end_of(&key::works(b'G')), &mut |key, _| {
-        found.extend(key::parse_garbage(key).map(|block| (Key::from_slice(key), block)));
+    engine.scan(from, &key::end_of(&key::works(b'G')), &mut |key, value| {
+        // A note that cannot be read has no mark; `pando fsck` finds it.
+        let note = Garbage::from_record(&Bytes::copy_from_slice(value)).unwrap_or_default();
+        let held_for = note.held_for;
+        found.extend(key::parse_garbage(key).map(|block| Note {
+            key: Key::from_slice(key),
+            block,
+            held_for,
+        }));
         if found.len() < CHUNKS_A_STEP { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     Ok(found)

@@ -62,7 +62,9 @@ use crate::{
 
 pub(crate) use counters::Counters;
 pub(crate) use inos::InoCounters;
-pub use options::{Durability, Limits, MemoryBudget, Offload, Process, ServerOptions, Space};
+pub use options::{
+    Backup, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
+};
 
 /// The state that all cores share.
 pub(crate) struct Shared {

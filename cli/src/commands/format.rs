@@ -148,7 +148,7 @@ pub(super) fn compression(text: &str) -> Result<Compression, String> {
 }
 
 /// Whether the options of an S3 address have what only servers may know.
-fn has_keys(place: &str) -> bool {
+pub(crate) fn has_keys(place: &str) -> bool {
     let options = place.split_once('?').map_or("", |(_, options)| options);
     let names = options.split('&').map(|option| option.split('=').next().unwrap_or_default());
     let secrets = ["secret_access_key", "session_token", "token", "sse_customer_key_base64"];
@@ -158,7 +158,7 @@ fn has_keys(place: &str) -> bool {
 }
 
 /// The address of a block store; a plain path is a directory.
-pub(super) fn blocks_url(text: &str) -> anyhow::Result<String> {
+pub(crate) fn blocks_url(text: &str) -> anyhow::Result<String> {
     match text.split_once("://") {
         Some(("s3", place)) if has_keys(place) => Err(usage(
             "--blocks: the address is shown to users and must not hold keys; set AWS_* in the \

@@ -16,7 +16,7 @@ use wire::{Join, Joined};
 use crate::{
     certificates,
     connect::{self, Credentials, Servers, TlsArgs},
-    data::{self, Joining, Kept, KeptAddress},
+    data::{self, Joining, Kept, KeptAddress, KeptBackup},
     failure::usage,
     memory::{self, MemoryOption},
     notify, output,
@@ -145,11 +145,73 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 16384)]
     sessions_per_token: usize,
     #[command(flatten)]
+    backup: BackupArgs,
+    #[command(flatten)]
     encryption: EncryptionArgs,
     #[command(flatten)]
     compared: Compared,
     #[command(flatten)]
     trace: TraceArgs,
+}
+
+/// Backups of the metadata, made beside the work.
+#[derive(Debug, clap::Args)]
+struct BackupArgs {
+    /// Back the metadata up to an object store: a directory, or s3://BUCKET/PREFIX with the
+    /// credentials of AWS_* in the environment. Everything there is encrypted with DIR/backup.key,
+    /// which is made at the first start: keep a copy of that file elsewhere. Contents in DIR/blocks
+    /// are not backed up. `off` ends the backups [default: what DIR keeps of the last start].
+    #[arg(long, value_name = "URL|off", value_parser = backup_url)]
+    backup: Option<String>,
+    /// Make a base this often, if something has changed [default: what DIR keeps, or 5m].
+    #[arg(long, value_name = "TIME", value_parser = backup_every)]
+    backup_every: Option<Duration>,
+    /// Keep an hourly base this long; the newest two are always kept. In a shared store, contents
+    /// of removed files are kept as long [default: what DIR keeps, or 24h].
+    #[arg(long, value_name = "TIME", value_parser = backup_keep)]
+    backup_keep: Option<Duration>,
+}
+
+const BACKUP_OFF: &str = "off";
+const BACKUP_EVERY_SECONDS: u64 = 300;
+const BACKUP_KEEP_SECONDS: u64 = 24 * 3600;
+
+impl BackupArgs {
+    /// The backups of this start, where the directory keeps those of the last one.
+    fn kept(&self, before: Option<KeptBackup>) -> anyhow::Result<Option<KeptBackup>> {
+        let url = match (&self.backup, &before) {
+            (Some(url), _) if url == BACKUP_OFF => return Ok(None),
+            (Some(url), _) => url.clone(),
+            (None, Some(before)) => before.url.clone(),
+            (None, None) if self.backup_every.or(self.backup_keep).is_some() => {
+                return Err(usage("--backup-every and --backup-keep need --backup URL"));
+            }
+            (None, None) => return Ok(None),
+        };
+        let seconds = |given: Option<Duration>, before: Option<u64>, default| {
+            given.map(|time| time.as_secs()).or(before).unwrap_or(default)
+        };
+        let every = before.as_ref().map(|before| before.every_seconds);
+        let keep = before.as_ref().map(|before| before.keep_seconds);
+        Ok(Some(KeptBackup {
+            url,
+            every_seconds: seconds(self.backup_every, every, BACKUP_EVERY_SECONDS),
+            keep_seconds: seconds(self.backup_keep, keep, BACKUP_KEEP_SECONDS),
+        }))
+    }
+}
+
+/// Parses the address of a backup, or `off`.
+fn backup_url(text: &str) -> Result<String, String> {
+    if text == BACKUP_OFF { Ok(text.to_owned()) } else { super::backup::place_url(text) }
+}
+
+fn backup_every(text: &str) -> Result<Duration, String> {
+    between(text, Duration::from_secs(1), Duration::from_secs(24 * 3600))
+}
+
+fn backup_keep(text: &str) -> Result<Duration, String> {
+    between(text, Duration::ZERO, Duration::from_secs(366 * 24 * 3600))
 }
 
 /// How connections are encrypted. Connections of other machines are, with a certificate that the
@@ -279,6 +341,7 @@ impl ServeArgs {
             advertise: encryption.advertise.clone().or(kept.advertise.filter(|_| !anew)),
             tls: encryption.tls || (kept.tls && !anew && !encryption.insecure),
             certificate: files.or(kept.certificate.filter(|_| !anew)),
+            backup: self.backup.kept(kept.backup.clone())?,
             ..kept
         };
         // The last word counts: an earlier start allowed talk in clear.

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::cluster::Cluster;
 use crate::{
+    backups,
     connect::{self, Servers, TokenArgs},
     observed::{Operation, Standing, micros},
     output,
@@ -70,8 +71,9 @@ async fn ask(config: Config) -> anyhow::Result<Status> {
     client.close().await?;
     let operations = load.operations.iter().map(Operation::from).collect();
     let memory = MemoryUse::of(&load);
+    let backup = BackupState::of(&load);
     let cluster = (cluster.servers_expected > 1).then(|| Cluster::from(cluster));
-    anyhow::Ok(Status { operations, cluster, memory, ..Status::from(status) })
+    anyhow::Ok(Status { operations, cluster, memory, backup, ..Status::from(status) })
 }
 
 /// State of the server that was asked.
@@ -145,11 +147,75 @@ struct Status {
     process_cpu_seconds: f64,
     process_resident_bytes: u64,
     memory: MemoryUse,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backup: Option<BackupState>,
     sessions: Vec<Session>,
     operations: Vec<Operation>,
     counters: serde_json::Map<String, serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<Cluster>,
+}
+
+/// The backups of a server, and whether it is a restored copy.
+#[derive(Serialize)]
+struct BackupState {
+    /// Whether the last try worked; absent where there are no backups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    works: Option<bool>,
+    /// Age of the last base since the start; absent before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_seconds: Option<u64>,
+    /// Changes of records since the last base; absent before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes: Option<u64>,
+    /// Number of the newest base since the start; 0: none.
+    newest: u64,
+    bases: u64,
+    stored_bytes: u64,
+    is_restored_copy: bool,
+}
+
+impl BackupState {
+    /// `None` for a server that has nothing to do with backups.
+    fn of(load: &wire::Load) -> Option<BackupState> {
+        let gauge = |name: &str| {
+            let found = load.gauges.iter().find(|(other, _)| other == name);
+            found.map(|(_, value)| *value)
+        };
+        let is_restored_copy = gauge("backup_restored_copy")? == 1;
+        Some(BackupState {
+            works: gauge("backup").map(|works| works == 1),
+            age_seconds: gauge("backup_age_nanos").map(|age| Duration::from_nanos(age).as_secs()),
+            changes: gauge("backup_changes"),
+            newest: gauge("backup_newest").unwrap_or_default(),
+            bases: gauge("backup_bases").unwrap_or_default(),
+            stored_bytes: gauge("backup_stored_bytes").unwrap_or_default(),
+            is_restored_copy,
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = match (self.works, self.age_seconds) {
+            (None, _) => "none".to_owned(),
+            (Some(works), age) => {
+                let age = age.map(|age| backups::span(Duration::from_secs(age)));
+                let last = match age {
+                    None => "no base since the start".to_owned(),
+                    Some(age) => {
+                        let changes = self.changes.unwrap_or_default();
+                        format!("last base {age} ago, {changes} changes since")
+                    }
+                };
+                let fails = if works { "" } else { "FAILS, " };
+                let bytes = output::bytes(self.stored_bytes);
+                format!("{fails}{last}; {} kept, {bytes}", self.bases)
+            }
+        };
+        if self.is_restored_copy {
+            text += "; a restored copy, which deletes no contents (`pando backup final`)";
+        }
+        text
+    }
 }
 
 /// The memory budget of a server's process, and what uses it. The four limits add up to the budget.
@@ -228,6 +294,7 @@ impl From<wire::Status> for Status {
             process_cpu_seconds: Duration::from_micros(status.process.cpu_micros).as_secs_f64(),
             process_resident_bytes: status.process.resident_bytes,
             memory: MemoryUse::default(),
+            backup: None,
             sessions: status.sessions.into_iter().map(session).collect(),
             operations: Vec::new(),
             counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
@@ -240,7 +307,8 @@ impl Status {
     fn to_text(&self) -> String {
         let uptime = humantime::format_duration(Duration::from_secs(self.uptime_seconds));
         let interval = self.commit_interval_ms;
-        let mut text = output::rows(&[
+        let backup = self.backup.as_ref().map(|backup| ("backup", backup.to_text()));
+        let mut rows = vec![
             ("name", self.name.clone()),
             ("unique id", self.uuid.clone()),
             ("version", self.version.clone()),
@@ -266,8 +334,10 @@ impl Status {
                 ),
             ),
             ("memory", self.memory.to_text()),
-            ("sessions", self.sessions.len().to_string()),
-        ]);
+        ];
+        rows.extend(backup);
+        rows.push(("sessions", self.sessions.len().to_string()));
+        let mut text = output::rows(&rows);
         let row = |session: &Session| {
             vec![
                 session.open_files.to_string(),

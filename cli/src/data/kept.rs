@@ -31,6 +31,17 @@ pub(crate) struct Kept {
     /// The operator's own certificate; absent: none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) certificate: Option<Files>,
+    /// Where backups go; absent: none was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) backup: Option<KeptBackup>,
+}
+
+/// Backups as they were asked for. Persisted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptBackup {
+    pub(crate) url: String,
+    pub(crate) every_seconds: u64,
+    pub(crate) keep_seconds: u64,
 }
 
 /// An address as it was given. Persisted.

@@ -5,6 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use client::{Client, Config, OpenOptions};
@@ -15,7 +16,7 @@ use rustix::{
 use serde_json::Value;
 
 use crate::{
-    harness::{Data, Running, fail, folder, pando, succeed, text},
+    harness::{Data, Running, fail, folder, pando, pause, succeed, text},
     serve::get,
 };
 
@@ -109,9 +110,15 @@ fn metrics_move_with_the_work_and_their_buckets_are_cumulative() {
 #[test]
 fn the_documents_and_the_dashboard_name_the_metrics_there_are() {
     let data = Data::formatted();
-    let server = data.serve(&[]);
+    let place = data.folder.path().join("store");
+    let server = data.serve(&["--backup", text(&place)]);
     work(&data, &server);
-    let metrics = body(&server, "/metrics");
+    let mut metrics = body(&server, "/metrics");
+    // The first base is made beside the work.
+    while !metrics.contains("pando_backup_age_seconds") {
+        pause(Duration::from_millis(20));
+        metrics = body(&server, "/metrics");
+    }
     let families = families(&metrics);
     let page = document("docs/MONITORING.md");
     let documented: BTreeSet<&str> =

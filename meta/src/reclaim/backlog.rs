@@ -31,6 +31,11 @@ struct State {
 }
 
 impl Backlog {
+    /// Has the blocks looked at again that wait to be deleted.
+    pub(crate) fn look_again(&self) {
+        self.wake.notify_one();
+    }
+
     /// Loads the work that was left before this start.
     pub(crate) fn load(engine: &dyn Engine) -> Result<Backlog, OpenError> {
         let mut state = State::default();

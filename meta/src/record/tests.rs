@@ -27,7 +27,7 @@ use crate::transact::{CommittedRecord, EndedRecord};
 use crate::unsynced::Unsynced;
 use crate::{
     dump::{FirstHeader, Frame, Header, Trailer},
-    reclaim::notes::Garbage,
+    reclaim::notes::{Garbage, HeldFor},
 };
 
 variants!(Part { Main, RenameList, Xattrs, Origin });
@@ -219,7 +219,8 @@ fn records() -> Vec<Case> {
         quota(1, "active"),
         quota(2, "removing"),
         quota(3, "gone"),
-        record("Garbage", Garbage {}),
+        record("Garbage", Garbage::default()),
+        record("Garbage.held", Garbage { held_for: HeldFor(Some(70_001)) }),
         record("Unsynced", Unsynced { bytes: 70_000 }),
         record("Reserved", Reserved { end: 1 << 20 }),
         record("PreparedRecord", values::prepared()),

@@ -65,6 +65,32 @@ pub type Space = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 /// Resources that the server's process uses of its machine.
 pub type Process = Arc<dyn Fn() -> wire::ProcessStatus + Send + Sync>;
 
+/// Backups of a server, which its process makes.
+pub trait Backup: Send + Sync {
+    /// The fault of the backups, if any, for `pando status`.
+    fn problem(&self) -> Option<String>;
+    /// Named figures, for metrics.
+    fn gauges(&self) -> Vec<(&'static str, u64)>;
+    /// Blocks that must stay although nothing names them any more.
+    fn hold(&self) -> Hold;
+}
+
+/// Blocks that nothing names any more and that must stay all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// None: blocks are deleted at once.
+    Nothing,
+    /// All: another file system may name them.
+    Everything,
+    /// All that a base of a backup may name.
+    Bases {
+        /// Number of the newest base whose copy was begun.
+        begun: u64,
+        /// Number of the oldest base that is kept; 0 while that is not known.
+        oldest: u64,
+    },
+}
+
 /// Options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -88,6 +114,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// How the server reaches the others; `None` for the only server of a file system.
     pub cluster: Option<ClusterOptions>,
+    /// Backups; `None`: there are none.
+    pub backup: Option<Arc<dyn Backup>>,
 }
 
 impl ServerOptions {
@@ -106,7 +134,13 @@ impl ServerOptions {
             process: Arc::new(wire::ProcessStatus::default),
             limits: Limits::default(),
             cluster: None,
+            backup: None,
         }
+    }
+
+    /// Blocks that must stay although nothing names them any more.
+    pub(crate) fn hold(&self) -> Hold {
+        self.backup.as_ref().map_or(Hold::Nothing, |backup| backup.hold())
     }
 }
 

@@ -218,7 +218,7 @@ impl Txn<'_> {
     pub(crate) fn drop_blocks(&mut self, ino: Ino, were: &[Slice], are: &[Slice]) {
         let kept: HashSet<BlockId> = blocks_of(are).collect();
         for block in blocks_of(were).filter(|block| !kept.contains(block)) {
-            self.put(key::garbage(ino.shard(), block), &Garbage {});
+            self.put(key::garbage(ino.shard(), block), &Garbage::default());
             self.facts.left.push(ino);
         }
     }

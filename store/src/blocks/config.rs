@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, local::LocalFileSystem};
 
 use super::{Blocks, BlocksError, Compression, directory::Directory};
 use crate::stable::sync_parent;
@@ -34,6 +34,33 @@ impl BlocksConfig {
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), ..Self::default() }
+    }
+
+    /// Opens the place that the address names, for objects that are no blocks, and returns it with
+    /// the prefix of their names: empty, or with `/` at its end. Puts into a local directory, which
+    /// is made when it is missing, are stable.
+    ///
+    /// # Errors
+    /// When the address names no store that this program can open.
+    pub fn objects(&self) -> Result<(Arc<dyn ObjectStore>, String), BlocksError> {
+        match self.url.split_once("://") {
+            Some(("file", path)) => {
+                let path = path::absolute(Path::new(path))?;
+                fs::create_dir_all(&path)?;
+                let objects =
+                    LocalFileSystem::new_with_prefix(&path).map_err(BlocksError::Store)?;
+                Ok((Arc::new(objects.with_fsync(true)), String::new()))
+            }
+            #[cfg(feature = "s3")]
+            Some(("s3", place)) => {
+                let (objects, prefix) = super::s3::connect(self, place)?;
+                Ok((objects, prefix))
+            }
+            #[cfg(not(feature = "s3"))]
+            Some(("s3", _)) => Err(self.refused("this program is built without s3")),
+            Some(_) => Err(self.refused("it is neither file:// nor s3://")),
+            None => Err(self.refused("it has no scheme")),
+        }
     }
 
     pub(super) fn open(&self) -> Result<Blocks, BlocksError> {

@@ -3,14 +3,51 @@
 use std::sync::Arc;
 
 use object_store::{
-    aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
+    RetryConfig,
+    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
     signer::Signer,
 };
 
 use super::{Blocks, BlocksConfig, BlocksError};
 
-/// Opens `bucket/prefix?option=value&...`. Nothing is sent yet.
+/// Opens `bucket/prefix?option=value&...` for blocks. Nothing is sent yet.
 pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksError> {
+    let (builder, bucket, prefix) = builder(config, place)?;
+    let mut headers = HEADERS.iter().filter_map(|option| option.parse().ok());
+    let needs_headers = headers.any(|option: AmazonS3ConfigKey| {
+        let value = builder.get_config_value(&option);
+        value.is_some_and(|value| !matches!(&*value, "" | "false"))
+    });
+    let objects = build(config, builder, bucket)?;
+    let signer = (!needs_headers).then(|| Arc::clone(&objects) as Arc<dyn Signer>);
+    Ok(Blocks { signer, ..Blocks::over(objects, &prefix) })
+}
+
+/// Opens the same for other objects, and returns the prefix of their names. Nothing is sent yet.
+pub(super) fn connect(
+    config: &BlocksConfig,
+    place: &str,
+) -> Result<(Arc<AmazonS3>, String), BlocksError> {
+    let (builder, bucket, prefix) = builder(config, place)?;
+    // The caller tries again by itself, and wants to know soon that a store is away.
+    let retry = RetryConfig { max_retries: 2, ..RetryConfig::default() };
+    Ok((build(config, builder.with_retry(retry), bucket)?, prefix))
+}
+
+fn build(
+    config: &BlocksConfig,
+    builder: AmazonS3Builder,
+    bucket: &str,
+) -> Result<Arc<AmazonS3>, BlocksError> {
+    let objects = builder.with_bucket_name(bucket).build();
+    Ok(Arc::new(objects.map_err(|error| config.refused(error.to_string()))?))
+}
+
+/// The options of a store, the name of its bucket, and the prefix.
+fn builder<'a>(
+    config: &BlocksConfig,
+    place: &'a str,
+) -> Result<(AmazonS3Builder, &'a str, String), BlocksError> {
     let (place, query) = place.split_once('?').unwrap_or((place, ""));
     let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
     if bucket.is_empty() {
@@ -38,15 +75,7 @@ pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksE
             config.refused("blocks are put only where there are none: conditional_put must be on")
         );
     }
-    let mut headers = HEADERS.iter().filter_map(|option| option.parse().ok());
-    let needs_headers = headers.any(|option: AmazonS3ConfigKey| {
-        let value = builder.get_config_value(&option);
-        value.is_some_and(|value| !matches!(&*value, "" | "false"))
-    });
-    let objects = builder.with_bucket_name(bucket).build();
-    let objects = Arc::new(objects.map_err(|error| config.refused(error.to_string()))?);
-    let signer = (!needs_headers).then(|| Arc::clone(&objects) as Arc<dyn Signer>);
-    Ok(Blocks { signer, ..Blocks::over(objects, &prefix_of(prefix)) })
+    Ok((builder, bucket, prefix_of(prefix)))
 }
 
 /// Someone else may have chosen a provider of cryptography for the process; theirs is fine.

@@ -109,6 +109,16 @@ impl RocksEngine {
         self
     }
 
+    /// Makes a copy as [`Engine::checkpoint`] does, beside writers: no table is begun, and the end of
+    /// the log is copied. So the copy opens with a prefix of the batches, which has all that were
+    /// written before this call. `to` is in the file system of the database.
+    pub fn copy_beside_writers(&self, to: &Path) -> Result<()> {
+        self.make_stable()?;
+        let checkpoint = Checkpoint::new(&self.db).map_err(failure::of_using)?;
+        checkpoint.create_checkpoint_with_log_size(to, u64::MAX).map_err(failure::of_using)?;
+        Ok(write_version(to)?)
+    }
+
     fn make_stable(&self) -> Result<()> {
         (self.before_tables)()?;
         self.sync()

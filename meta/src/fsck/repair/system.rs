@@ -36,7 +36,7 @@ pub(super) fn work(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool>
             if sound::<Garbage>(txn, key)?.is_some() {
                 return Ok(false);
             }
-            txn.put(key.clone(), &Garbage {});
+            txn.put(key.clone(), &Garbage::default());
             return Ok(true);
         }
         (b'H', 23) => sound::<HandoffRecord>(txn, key)?.is_some(),

@@ -37,7 +37,7 @@ fn blocks_that_do_not_fit_their_records_are_found() {
     });
     finds(&["is noted to be deleted"], |damage, tree| {
         let key = key::garbage(tree.big.ino.shard(), block_of(damage, &tree.big));
-        damage.put(&key, &crate::reclaim::notes::Garbage {});
+        damage.put(&key, &crate::reclaim::notes::Garbage::default());
     });
     in_damaged_world(async |world| {
         let tree = plant(world).await;

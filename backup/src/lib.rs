@@ -1,0 +1,32 @@
+//! Backups of one server's metadata in an object store.
+//!
+//! A *base* is a copy of the server's tables and logs at one moment, with the few small files that
+//! a start needs. `cli` hands over a folder with a checkpoint; this crate uploads the files that
+//! the store lacks, and then a manifest that names all of them. It also lists, checks and restores
+//! bases, and removes old ones.
+//!
+//! Nothing here knows what is in a file, opens an engine, reads a clock or starts a thread.
+//!
+//! Always true: a base counts only with all its objects; every object is encrypted, and is
+//! authenticated together with its name ([`seal`]); an object that a kept manifest names is never
+//! deleted; only the store's own times decide that an unnamed object is old enough to go.
+
+#![warn(missing_docs)]
+
+mod error;
+mod key;
+mod manifest;
+mod place;
+mod reader;
+mod retention;
+mod seal;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use error::{Error, Result};
+pub use key::Key;
+pub use manifest::{File, Manifest};
+pub use place::Place;
+pub use reader::{Base, Progress};
+pub use writer::{Collected, History, Made, Moment};
