@@ -113,9 +113,9 @@ pub async fn run<S: FileSystem + Send + Sync + 'static>(
 ) -> Result<Mounted, Error> {
     let root = subdir(&fs, &options.subdir).await?;
     let (path, kernel) = (mountpoint.to_owned(), mount_options(options));
-    let io_uring = options.io_uring;
+    let (io_uring, over_mounts) = (options.io_uring, options.over_mounts);
     let connection = blocking(move || {
-        check(&path)?;
+        check(&path, over_mounts)?;
         if io_uring == IoUring::On {
             allow_io_uring();
         }
@@ -262,12 +262,12 @@ async fn subdir<S: FileSystem>(fs: &S, path: &[u8]) -> Result<(DirRef, Attr), Er
 }
 
 /// Whether the mount point is a directory that nothing is mounted on.
-fn check(path: &Path) -> Result<(), Error> {
+fn check(path: &Path, over_mounts: bool) -> Result<(), Error> {
     let stat = stat(path).map_err(|errno| no_mountpoint(path, errno.into()))?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
         return Err(Error::NotDirectory { path: path.to_owned() });
     }
-    if stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+    if !over_mounts && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
         return Err(Error::AlreadyMounted { path: path.to_owned() });
     }
     Ok(())

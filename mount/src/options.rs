@@ -14,6 +14,8 @@ use fuse::IoUring;
 pub struct Options {
     /// Read-only: this mount allows no changes.
     pub read_only: bool,
+    /// The mount point may be the root of another mount, which this one hides.
+    pub over_mounts: bool,
     /// Users other than the one who mounts may use it.
     pub allow_other: bool,
     /// Device files can be opened.
@@ -62,6 +64,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             read_only: false,
+            over_mounts: false,
             allow_other: false,
             dev: false,
             suid: false,

@@ -213,7 +213,7 @@ impl Table {
             }
         }
         if jobs.is_empty() {
-            jobs.extend(self.late_job(&Path::root()));
+            jobs.extend(self.late_job(&Path::root(), false));
         }
         if jobs.is_empty() { Turn::Idle } else { Turn::Work(jobs) }
     }
@@ -221,7 +221,9 @@ impl Table {
     fn waits_ms(&self) -> Option<u64> {
         let until = self.trouble?.until;
         let left = until.as_nanos() - self.now.as_nanos();
-        u64::try_from(left).ok().filter(|left| *left > 0).map(|left| left.div_ceil(1_000_000))
+        let left = u64::try_from(left).ok().filter(|left| *left > 0)?;
+        // The clock may have been set back.
+        Some(left.div_ceil(1_000_000).min(RETRY_MS.1))
     }
 
     /// A job of those that `scope` needs to be committed: directories above it first, then all that
@@ -241,7 +243,7 @@ impl Table {
         if let Some(job) = within.iter().find_map(|path| self.job(path, false)) {
             return Some(job);
         }
-        if within.is_empty() && late { self.late_job(scope) } else { None }
+        if within.is_empty() && late { self.late_job(scope, true) } else { None }
     }
 
     /// Whether `scope`, with what is below it and the directories above it, is below as it is here.
@@ -305,25 +307,37 @@ impl Table {
         Some(Job { path: path.clone(), remove, act, changed, pending, ino })
     }
 
-    /// A directory of `scope` in which nothing else is to be committed.
-    fn late_job(&mut self, scope: &Path) -> Option<Job> {
-        let ready = |path: &&Path| self.dirty_within(path).next().is_none();
-        let path = within(&self.late, scope).find(ready)?.clone();
-        self.late.remove(&path);
-        let entry = self.entries.get_mut(&path)?;
-        let Slot::Node(ino) = entry.slot else { return None };
-        entry.committing = true;
-        self.dirty.insert(path.clone());
-        let node = self.node_mut(ino);
-        node.directory_mut()?.late = false;
-        let attr = node.attr;
-        let act = Act::Late(Change {
-            mode: Some(attr.mode & base::attr::MODE_BITS),
-            times: Some((attr.atime, attr.mtime)),
-            ..Change::default()
-        });
-        let changed = Changed::default();
-        Some(Job { path, remove: false, act, changed, pending: 0, ino: Some(ino) })
+    /// A directory of `scope` in which nothing else is to be committed. Workers leave what is
+    /// `held` to the holder.
+    fn late_job(&mut self, scope: &Path, held: bool) -> Option<Job> {
+        loop {
+            let ready = |path: &&Path| {
+                let idle = self.dirty_within(path).next().is_none();
+                idle && (held || !self.holds.cover(path))
+            };
+            let path = within(&self.late, scope).find(ready)?.clone();
+            self.late.remove(&path);
+            let Some(entry) = self.entries.get_mut(&path) else { continue };
+            let Slot::Node(ino) = entry.slot else { continue };
+            let Some(node) = self.nodes.get_mut(&ino) else { continue };
+            let (fresh, attr) = (node.fresh, node.attr);
+            let Some(directory) = node.directory_mut() else { continue };
+            directory.late = false;
+            // One that is refused is not below: a name there is somebody else's.
+            if fresh {
+                continue;
+            }
+            let mode = std::mem::take(&mut directory.mode_late);
+            entry.committing = true;
+            self.dirty.insert(path.clone());
+            let act = Act::Late(Change {
+                mode: mode.then_some(attr.mode & base::attr::MODE_BITS),
+                times: Some((attr.atime, attr.mtime)),
+                ..Change::default()
+            });
+            let changed = Changed::default();
+            return Some(Job { path, remove: false, act, changed, pending: 0, ino: Some(ino) });
+        }
     }
 
     /// Takes in how a job went.
@@ -342,15 +356,23 @@ impl Table {
                 let count = pending.min(1);
                 self.counts.committed += count;
                 self.counts.superseded += pending - count;
-                if found.is_some() {
+                if found.is_some() && !matches!(job.act, Act::Late(_)) {
                     entry.below = true;
                 }
                 let made = matches!(job.act, Act::Make(..));
                 if let Some(node) = ino.and_then(|ino| self.nodes.get_mut(&ino)).filter(|_| made) {
                     node.fresh = false;
+                    // Until then the owner may do everything in it.
+                    let narrow = node.attr.mode & 0o700 != 0o700;
+                    if let Some(directory) = node.directory_mut() {
+                        directory.mode_late |= narrow;
+                    }
                     if node.is_dir() && node.path.is_some() {
                         self.set_late(ino.expect("filtered by it"));
                     }
+                }
+                if let (Some(found), Some(ino)) = (&found, ino) {
+                    self.take_times(ino, found);
                 }
                 for parked in self.parked.remove(&path).unwrap_or_default() {
                     self.queue.push_front(parked);
@@ -368,6 +390,15 @@ impl Table {
         self.requeue(&path);
     }
 
+    /// The times that a commit has left: below may keep coarser ones than it was given.
+    fn take_times(&mut self, ino: Ino, found: &Found) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        let newer = node.changed.any() || node.directory().is_some_and(|found| found.late);
+        if !newer && !node.is_passed() {
+            (node.attr.atime, node.attr.mtime) = (found.attr.atime, found.attr.mtime);
+        }
+    }
+
     fn requeue(&mut self, path: &Path) {
         self.dirty.remove(path);
         self.sort_out(path);
@@ -382,6 +413,10 @@ impl Table {
                 && self.nodes.get(&ino).is_some_and(|node| node.path.is_some())
             {
                 self.set_late(ino);
+                if let Some(directory) = self.node_mut(ino).directory_mut() {
+                    directory.mode_late |=
+                        matches!(act, Act::Late(change) if change.mode.is_some());
+                }
                 self.in_trouble(error);
             }
             return;

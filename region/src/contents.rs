@@ -19,6 +19,9 @@ use crate::{
     table::{Body, Need, Result, Table},
 };
 
+/// The largest file without a name that is kept in memory, in bytes.
+const UNNAMED_MAX: usize = 16 << 20;
+
 /// A file whose contents are below, or what the table itself has answered.
 pub(crate) enum Either<T> {
     Here(T),
@@ -122,7 +125,10 @@ impl Table {
 
     /// The size as one that a small file may have, or the need of a large one.
     fn inline(&self, ino: Ino, size: u64) -> Result<usize> {
-        let size = usize::try_from(size).ok().filter(|size| *size <= self.bounds.inline_max);
+        // What has no name needs no place below as long as memory will do.
+        let named = self.node(ino).path.is_some();
+        let max = if named { self.bounds.inline_max } else { UNNAMED_MAX };
+        let size = usize::try_from(size).ok().filter(|size| *size <= max);
         size.ok_or(Need::Grow(ino))
     }
 

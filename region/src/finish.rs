@@ -148,13 +148,20 @@ impl Region {
         Ok(differences)
     }
 
-    /// Writes the contents of files that could not be committed to a directory outside the region;
-    /// how many there were.
+    /// Writes the contents of files that could not be committed to a directory outside the region,
+    /// for their owner only; how many there were. Nothing is overwritten.
     ///
     /// # Errors
     /// When they cannot be written there either.
     pub fn spill(&self, to: &OsPath) -> std::io::Result<usize> {
-        use std::os::unix::ffi::OsStrExt as _;
+        use std::{
+            io::Write as _,
+            os::unix::{
+                ffi::OsStrExt as _,
+                fs::{DirBuilderExt as _, OpenOptionsExt as _},
+            },
+        };
+
         let files: Vec<_> = {
             let table = self.lock();
             let inline = |path: &Path| match table
@@ -172,10 +179,13 @@ impl Region {
         };
         for (path, contents) in &files {
             let file = to.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
+            // The files may have been for their owner only.
             if let Some(above) = file.parent() {
-                std::fs::create_dir_all(above)?;
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
             }
-            std::fs::write(file, &**contents)?;
+            let mut options = std::fs::OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(0o600).open(file)?;
+            file.write_all(contents)?;
         }
         Ok(files.len())
     }

@@ -44,6 +44,10 @@ impl Listings {
         self.kept.push((dir, names));
     }
 
+    fn drop(&mut self, dir: Ino) {
+        self.kept.retain(|(kept, _)| *kept != dir);
+    }
+
     fn get(&self, dir: Ino) -> Option<Arc<Vec<Name>>> {
         self.kept.iter().find(|(kept, _)| *kept == dir).map(|(_, names)| Arc::clone(names))
     }
@@ -67,7 +71,11 @@ impl Region {
         let end = page.last().map_or(after, |last| last.pos);
         let is_end = names.last().is_none_or(|last| last.pos <= end);
         if plus {
-            self.load_missing(&path, page).await?;
+            // What cannot be looked at is listed all the same.
+            drop(self.load_missing(&path, page).await);
+        }
+        if is_end {
+            self.lock().listings.drop(dir.ino);
         }
         self.run(|table| {
             let path = table.dir_path(dir)?;

@@ -199,6 +199,10 @@ impl Region {
             table.done(job, outcome);
         }
         table.forget();
+        // What waited for these can be committed now.
+        if !table.queue.is_empty() || !table.late.is_empty() {
+            self.0.work.notify_one();
+        }
         drop(table);
         self.0.changed.notify_waiters();
     }
@@ -298,6 +302,7 @@ impl Region {
         for (path, found) in paths.iter().zip(found) {
             table.loaded(path, found?);
         }
+        table.forget();
         Ok(())
     }
 
@@ -383,7 +388,7 @@ impl Region {
             .await?;
         match made {
             Made::Below(path, attr) => {
-                Box::pin(self.make_below(path, attr, new, target, open)).await
+                Box::pin(self.make_below(path, dir.ino, attr, new, target, open)).await
             }
             Made::New(..) | Made::There(_) => Ok(made),
         }

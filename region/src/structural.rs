@@ -111,12 +111,14 @@ impl Region {
     pub(crate) async fn make_below(
         &self,
         path: Path,
+        dir: Ino,
         attr: Attr,
         new: New,
         target: Bytes,
         open: bool,
     ) -> Result<Made> {
         let held = self.hold(std::slice::from_ref(&path)).await;
+        self.still(dir, &path)?;
         self.drain(std::slice::from_ref(&path), false).await?;
         if let Some(ino) = self.find_now(&path).await? {
             return Ok(Made::There(self.lock().answer(ino)));
@@ -157,12 +159,20 @@ impl Region {
         Ok(Made::New(entry, handle))
     }
 
+    /// Whether a path that was computed before it was held is still one in that directory:
+    /// something above may have moved, and `Stale` has the caller look again.
+    pub(crate) fn still(&self, dir: Ino, path: &Path) -> Result<()> {
+        let above = self.lock().above(path).map(|(ino, _)| ino);
+        if above == Some(dir) { Ok(()) } else { Err(FsError::Stale.into()) }
+    }
+
     /// What is at a path that is held.
     pub(crate) async fn find_now(&self, path: &Path) -> Result<Option<Ino>> {
         loop {
             match self.lock().find_held(path) {
                 Ok(found) => return Ok(found),
                 Err(Need::Answer(error)) => return Err(error.into()),
+                Err(_) if self.lock().above(path).is_none() => return Err(FsError::Stale.into()),
                 Err(_) => {}
             }
             let inline_max = self.lock().bounds.inline_max as u64;
@@ -278,6 +288,7 @@ impl Region {
             .await?;
         let scopes: Vec<Path> = from.iter().chain([&to]).cloned().collect();
         let _held = self.hold(&scopes).await;
+        self.still(dir.ino, &to)?;
         self.drain(&scopes, false).await?;
         if self.find_now(&to).await?.is_some() {
             return Err(FsError::Exists.into());
@@ -333,6 +344,7 @@ impl Region {
     pub(crate) async fn unlink_below(&self, dir: &DirRef, name: &EntryName) -> Result<Attr> {
         let path = self.run(|table| Ok(table.dir_path(dir)?.child(name))).await?;
         let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.still(dir.ino, &path)?;
         self.drain(std::slice::from_ref(&path), false).await?;
         let ino = self.find_now(&path).await?.ok_or(FsError::NotFound)?;
         let asked = path.clone();
@@ -371,6 +383,7 @@ impl Region {
             .await?;
         let (ino, Some(path)) = found else { return Ok(found.0) };
         let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.still(dir.ino, &path)?;
         self.drain(std::slice::from_ref(&path), false).await?;
         if self.find_now(&path).await? != Some(ino) {
             return Err(FsError::NotFound.into());

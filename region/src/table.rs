@@ -154,6 +154,8 @@ pub(crate) struct Directory {
     pub(crate) children: BTreeSet<EntryName>,
     /// Whether mode and times below are to be set when all else in it is committed.
     pub(crate) late: bool,
+    /// Whether its mode below is wider than it is to be.
+    pub(crate) mode_late: bool,
 }
 
 /// Bounds of a table.

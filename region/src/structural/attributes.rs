@@ -79,9 +79,17 @@ impl Region {
         .await
     }
 
+    /// Whether a node still has the path that it had before that was held.
+    fn still_at(&self, node: &NodeRef, path: &Path) -> Result<()> {
+        let table = self.lock();
+        let found = table.nodes.get(&node.ino()).and_then(|node| node.path.as_ref());
+        if found == Some(path) { Ok(()) } else { Err(FsError::Stale.into()) }
+    }
+
     pub(crate) async fn xattrs_below(&self, node: &NodeRef) -> Result<Vec<(Bytes, Bytes)>> {
         let (_, Some(path)) = self.path_of(node).await? else { return Ok(Vec::new()) };
         let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.still_at(node, &path)?;
         self.drain_itself(&path).await?;
         Ok(self.call(move |below| below.xattrs(&path)).await?)
     }
@@ -96,6 +104,7 @@ impl Region {
             return Err(FsError::NotSupported.into());
         };
         let _held = self.hold(std::slice::from_ref(&path)).await;
+        self.still_at(node, &path)?;
         self.drain(std::slice::from_ref(&path), false).await?;
         let asked = path.clone();
         let found = self

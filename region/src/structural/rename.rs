@@ -31,6 +31,8 @@ impl Region {
             .await?;
         let scopes = [from.clone(), to.clone()];
         let _held = self.hold(&scopes).await;
+        self.still(from_dir.ino, &from)?;
+        self.still(to_dir.ino, &to)?;
         self.drain(&scopes, true).await?;
         let source = self.find_now(&from).await?.ok_or(FsError::NotFound)?;
         let target = self.find_now(&to).await?;

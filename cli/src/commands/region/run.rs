@@ -123,7 +123,7 @@ struct Printed {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let dir =
         args.dir.canonicalize().with_context(|| format!("cannot use {}", args.dir.display()))?;
-    let spill = args.spill.as_deref().map(std::path::absolute).transpose()?;
+    let spill = args.spill.as_deref().map(spilled).transpose()?;
     if let Some(spill) = &spill {
         ensure!(!spill.starts_with(&dir), "{} is in the region", spill.display());
     }
@@ -146,6 +146,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut options = Options { fsname: "pando-region".to_owned(), ..Options::default() };
     // The kernel checks what programs may do, so other users may be let in where it lets us.
     options.allow_other = is_root;
+    options.over_mounts = true;
     for list in &args.options {
         options.set(list)?;
     }
@@ -170,6 +171,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let status = ran?;
         Ok(if finished? || !status.success() { exit_code(status) } else { failure::failed() })
     })
+}
+
+/// The directory for what cannot be committed, which is there when this returns.
+fn spilled(path: &Path) -> anyhow::Result<PathBuf> {
+    let made = std::fs::create_dir_all(path).and_then(|()| path.canonicalize());
+    made.with_context(|| format!("cannot use {}", path.display()))
 }
 
 /// Lets nobody else begin a region on the directory, as long as this lives.
@@ -246,11 +253,18 @@ async fn finish(
     let since = Instant::now();
     let bar = bar();
     let told = |progress: &Progress| bar.set_message(message(progress));
-    let finished = tokio::select! {
-        report = region.finish(args.patience, told) => report,
-        () = stop.asked() => {
-            let left = region.progress();
-            bail!("interrupted: {} changed paths were not committed", left.dirty + left.failed);
+    let mut ending = std::pin::pin!(region.finish(args.patience, told));
+    let mut asked = false;
+    let finished = loop {
+        tokio::select! {
+            report = &mut ending => break report,
+            () = stop.asked() => {
+                let left = region.progress();
+                let left = left.dirty + left.failed;
+                ensure!(!asked, "interrupted: {left} changed paths were not committed");
+                asked = true;
+                warn(&format!("{left} changed paths are not committed yet; interrupt again to lose them"));
+            }
         }
     };
     bar.finish_and_clear();

@@ -1,7 +1,10 @@
 //! A region over a file system in memory answers as the model does, whatever is committed when; and
 //! at the end the file system below has the same tree.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
 
 use base::{Acl, FileKind, Time};
 use client::FileSystem as _;
@@ -88,12 +91,12 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
     let [model, _] = model(&clock, [true; 2], 4096);
     let memory = Memory::new(Arc::new(clock.clone()));
     let region = over(&memory, &clock, case.settings);
-    let count = RefCell::new(0);
+    let count = Cell::new(0_usize);
     let settle = async || {
         region.check();
-        *count.borrow_mut() += 1;
+        count.set(count.get() + 1);
         if let Some((every, jobs)) = case.commits
-            && count.borrow().is_multiple_of(every)
+            && count.get().is_multiple_of(every)
         {
             // Nothing waits for others that one commit could take along.
             clock.tick();

@@ -29,27 +29,6 @@ fn a_make_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn differences_are_found() {
-    let (one, other) = (memory(), memory());
-    for below in [&one, &other] {
-        dir(below, "d");
-        file(below, "d/f", "abc");
-        file(below, "d/g", "abc");
-        symlink(below, "s", "d");
-    }
-    let paths = || ["", "d", "d/f", "d/g", "s", "x"].map(path);
-    assert_eq!(crate::differences(&one, &other, paths()), Ok(vec![]));
-    let times = Some((time(11), time(12)));
-    let change = Change { contents: Some(contents("xyz")), times, ..Change::default() };
-    one.set(&path("d/f"), &change).unwrap();
-    one.unlink(&path("d/g")).unwrap();
-    other.set(&path("d"), &mode(0o700)).unwrap();
-    let found = crate::differences(&one, &other, paths()).unwrap();
-    let told: Vec<String> = found.iter().map(ToString::to_string).collect();
-    assert_eq!(told, ["d: mode", "d/f: contents", "d/g: existence"]);
-}
-
-#[test]
 fn calls_are_counted_and_fail_as_planned() {
     let memory = memory();
     file(&memory, "a", "");

@@ -22,7 +22,7 @@ fn acl() -> Vec<u8> {
     acl
 }
 
-fn set_xattr(below: &dyn Below, at: &str, name: &[u8], value: &[u8]) -> crate::Result<()> {
+fn set_xattr(below: &dyn Below, at: &str, name: &[u8], value: &[u8]) -> crate::below::Result<()> {
     below.set_xattr(&path(at), name, value, XattrMode::Set)
 }
 

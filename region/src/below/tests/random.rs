@@ -97,7 +97,7 @@ struct World<'a> {
 /// A call's answer, for comparison.
 type Answer = Result<String, FsError>;
 
-fn told<T: std::fmt::Debug>(result: crate::Result<T>) -> Answer {
+fn told<T: std::fmt::Debug>(result: crate::below::Result<T>) -> Answer {
     result.map(|value| format!("{value:?}"))
 }
 
