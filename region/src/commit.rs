@@ -40,7 +40,7 @@ pub(crate) struct Job {
     /// Whether an older file of this name goes first.
     remove: bool,
     act: Act,
-    /// What the copy has taken along.
+    /// The changes that the copy has taken along.
     changed: Changed,
     pending: u64,
     ino: Option<Ino>,
@@ -70,10 +70,10 @@ pub(crate) struct Trouble {
     pub(crate) until: Time,
 }
 
-/// What a worker is to do.
+/// The next thing for a worker to do.
 pub(crate) enum Turn {
     Work(Vec<Job>),
-    /// Nothing before so many milliseconds have passed.
+    /// Wait for so many milliseconds.
     Later(u64),
     Idle,
 }
@@ -102,7 +102,7 @@ fn may_pass(error: FsError) -> bool {
     matches!(error, NoSpace | QuotaExceeded | Io | Stale | TimedOut | TryAgain | Busy)
 }
 
-// What operations tell of.
+// Operations tell of changes.
 impl Table {
     /// A change of a path was answered.
     pub(crate) fn changed(&mut self, path: &Path) {
@@ -141,7 +141,7 @@ impl Table {
             return;
         }
         self.dirty.remove(path);
-        // Nothing of these changes is to be seen below.
+        // No trace of these changes is to be seen below.
         self.counts.superseded += std::mem::take(&mut entry.pending);
         if removal {
             self.settle_absence(path);
@@ -190,7 +190,7 @@ impl Table {
     }
 }
 
-// What workers ask for.
+// Workers ask for jobs.
 impl Table {
     /// Up to `jobs_max` jobs that do not depend on each other.
     pub(crate) fn take(&mut self, jobs_max: usize) -> Turn {

@@ -125,7 +125,7 @@ impl Table {
 
     /// The size as one that a small file may have, or the need of a large one.
     fn inline(&self, ino: Ino, size: u64) -> Result<usize> {
-        // What has no name needs no place below as long as memory will do.
+        // A file without a name needs no place below as long as memory will do.
         let named = self.node(ino).path.is_some();
         let max = if named { self.bounds.inline_max } else { UNNAMED_MAX };
         let size = usize::try_from(size).ok().filter(|size| *size <= max);
@@ -258,7 +258,7 @@ fn new_mode(before: &Attr, set: &SetAttr) -> u32 {
     if clear && !is_dir { without_set_id(mode) } else { mode }
 }
 
-/// What a change of a passed file's attributes is below, contents excepted.
+/// A change of a passed file's attributes as below makes it, contents excepted.
 pub(crate) fn change(before: &Attr, set: &SetAttr, now: Time) -> Change {
     let mode = new_mode(before, set);
     let owner = set.uid.is_some() || set.gid.is_some();

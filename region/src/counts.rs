@@ -1,4 +1,4 @@
-//! What became of the changes that a region has answered.
+//! The fates of the changes that a region has answered.
 
 /// Changes by what became of them. Each is counted once, when its fate is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -17,21 +17,21 @@ use crate::{
 /// How often somebody who waits for the end is told how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 
-/// What is left to say when nothing is left to do.
+/// The account of a region that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What became of all changes.
+    /// The fates of all changes.
     pub counts: Counts,
-    /// What the file system below refuses, and why.
+    /// Paths that the file system below refuses, and why.
     pub failed: Vec<(Path, FsError)>,
 }
 
 /// How much is compared with below at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
-    /// Nothing.
+    /// No path.
     No,
-    /// So many paths, evenly chosen.
+    /// This number of paths, evenly chosen.
     Some(usize),
     /// Everything that the region knows.
     All,
@@ -191,7 +191,7 @@ impl Region {
     }
 }
 
-/// What is to be at a path below.
+/// The right state of a path below.
 enum Expected {
     Nothing,
     Node {

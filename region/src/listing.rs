@@ -71,7 +71,7 @@ impl Region {
         let end = page.last().map_or(after, |last| last.pos);
         let is_end = names.last().is_none_or(|last| last.pos <= end);
         if plus {
-            // What cannot be looked at is listed all the same.
+            // Names that cannot be looked at are listed all the same.
             drop(self.load_missing(&path, page).await);
         }
         if is_end {

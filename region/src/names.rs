@@ -19,7 +19,7 @@ use crate::{
 /// Mode bits that `mkdir` keeps.
 const MKDIR_BITS: u32 = MODE_STICKY | 0o777;
 
-/// What became of a name that was to be made.
+/// The fate of a name that was to be made.
 pub(crate) enum Made {
     New(Entry, Option<Handle>),
     /// The name was taken.
@@ -78,7 +78,7 @@ impl Table {
         }
         if above.mode & MODE_SETGID != 0 {
             gid = above.gid;
-            // What else the bit means for a file's mode the kernel has seen to.
+            // The kernel has seen to the rest of the bit's meaning for a file's mode.
             if is_dir {
                 mode |= MODE_SETGID;
             }

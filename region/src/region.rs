@@ -98,7 +98,7 @@ pub struct Progress {
     pub trouble: Option<FsError>,
     /// About how much memory the table takes, in bytes.
     pub memory: usize,
-    /// What became of all changes so far.
+    /// The fates of all changes so far.
     pub counts: Counts,
 }
 
@@ -199,7 +199,7 @@ impl Region {
             table.done(job, outcome);
         }
         table.forget();
-        // What waited for these can be committed now.
+        // Changes that waited for these can be committed now.
         if !table.queue.is_empty() || !table.late.is_empty() {
             self.0.work.notify_one();
         }
@@ -398,12 +398,12 @@ impl Region {
     fn has_no_xattrs(table: &Table, ino: Ino) -> bool {
         let node = table.node(ino);
         let marked = node.attr.mode & (MODE_ACL | MODE_XATTRS) != 0;
-        // Those of directories have no mark.
+        // Attributes of directories have no mark.
         !marked && (!node.is_dir() || node.fresh)
     }
 }
 
-/// What is at a path, with as much of it as the table keeps from the start.
+/// Looks at a path, with as much of it as the table keeps from the start.
 pub(crate) fn look(
     below: &dyn Below,
     path: &Path,

@@ -166,7 +166,7 @@ impl Region {
         if above == Some(dir) { Ok(()) } else { Err(FsError::Stale.into()) }
     }
 
-    /// What is at a path that is held.
+    /// Finds what is at a path that is held.
     pub(crate) async fn find_now(&self, path: &Path) -> Result<Option<Ino>> {
         loop {
             match self.lock().find_held(path) {
@@ -370,7 +370,7 @@ impl Region {
                 if !found.children.is_empty() {
                     return Err(FsError::NotEmpty.into());
                 }
-                // What was never below needs nobody there.
+                // A directory that was never below needs no call there.
                 let entry = &table.entries[&path];
                 let only_here = table.node(ino).fresh && !entry.committing;
                 if only_here && table.dirty_within(&path).all(|dirty| *dirty == path) {
@@ -409,7 +409,7 @@ impl Region {
 }
 
 impl Table {
-    /// What was made below while its path was held.
+    /// Takes in something that was made below while its path was held.
     fn settle_made(&mut self, path: &Path, found: below::Found, body: Body) {
         self.drop_entry(path);
         self.loaded(path, Some((found, body)));

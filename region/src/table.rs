@@ -39,14 +39,14 @@ const ENTRY_BYTES: usize = 400;
 /// puts there to stop a program is then seen.
 pub(crate) const ABSENT_MS: u64 = 5_000;
 
-/// What an operation must have before it can go on.
+/// Something that an operation must have before it can go on.
 #[derive(Debug)]
 pub(crate) enum Need {
-    /// Nothing: this is the answer.
+    /// No more: this is the answer.
     Answer(FsError),
     /// The end of a hold, a load or a commit.
     Wait,
-    /// What is below at a path.
+    /// A look at a path below.
     Load(Path),
     /// Contents of a small file.
     Read(Ino, Path),
@@ -66,7 +66,7 @@ impl From<FsError> for Need {
 
 pub(crate) type Result<T> = std::result::Result<T, Need>;
 
-/// What a path stands for.
+/// The state of a path.
 pub(crate) struct Entry {
     pub(crate) slot: Slot,
     /// Whether the path below has what the region has put or seen there.
@@ -81,7 +81,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Nothing; where that was looked up below, until this time.
+    /// No node; where that was looked up below, until this time.
     Absent(Option<Time>),
     Node(Ino),
 }
@@ -90,7 +90,7 @@ pub(crate) enum Slot {
 pub(crate) struct Node {
     pub(crate) attr: Attr,
     pub(crate) body: Body,
-    /// Its path, or one of them; `None`: it is only open.
+    /// The node's path, or one of them; `None`: it is only open.
     pub(crate) path: Option<Path>,
     /// Whether it was made without a name, and may get one.
     pub(crate) linkable: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Node {
     pub(crate) told: bool,
 }
 
-/// What of a node is newer than below.
+/// The parts of a node that are newer than below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Changed {
     pub(crate) contents: bool,
@@ -240,7 +240,7 @@ impl Table {
         if self.holds.cover(path) { Err(Need::Wait) } else { Ok(path.clone()) }
     }
 
-    /// What is at a path.
+    /// Finds what is at a path.
     pub(crate) fn find(&self, path: &Path) -> Result<Option<Ino>> {
         if self.holds.cover(path) {
             return Err(Need::Wait);
@@ -248,11 +248,11 @@ impl Table {
         self.find_held(path)
     }
 
-    /// As [`Table::find`] does, for whoever holds the path.
+    /// Finds as [`Table::find`] does, for whoever holds the path.
     pub(crate) fn find_held(&self, path: &Path) -> Result<Option<Ino>> {
         let Some(entry) = self.entries.get(path) else {
             let (above, _) = path.split().expect("the region's directory has an entry");
-            // What is not here was never there, unless it was there before or was forgotten.
+            // A name that is not here never was, unless it was below before or was forgotten.
             let above = self.entries.get(&above).and_then(|above| self.node_of(above));
             let known = above.and_then(|above| above.directory()).is_some_and(Directory::knows_all);
             return if known { Ok(None) } else { Err(Need::Load(path.clone())) };

@@ -75,7 +75,7 @@ pub(super) struct Numbering {
     /// Whether writes are sent at once.
     flush: bool,
     by_hand: BTreeSet<Ino>,
-    /// What of attributes is compared.
+    /// The part of attributes that is compared.
     compared: fn(Seen) -> Seen,
 }
 

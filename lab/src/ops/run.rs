@@ -16,7 +16,7 @@ pub struct Rules {
     /// client that is alone should not notice. Each write that reaches a server has a `ctime` of
     /// its own, so nanoseconds of that are not compared then, nor modification times that were set.
     pub flush: bool,
-    /// What of attributes is compared: the rest is made the same.
+    /// The part of attributes that is compared: the rest is made the same.
     pub compared: fn(Seen) -> Seen,
 }
 

@@ -50,7 +50,7 @@ impl Region {
         };
         let mut change = contents::change(&before, set, now);
         if is_dir {
-            // Its times are set last.
+            // The directory's times are set last.
             change.times = None;
         }
         let asked = path.clone();

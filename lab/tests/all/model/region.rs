@@ -70,7 +70,7 @@ fn without_xattrs(op: &Op) -> bool {
 /// of them in a region.
 fn without_opens(op: &Op) -> bool {
     match op {
-        // What a kernel refuses does not come to a file system.
+        // A kernel refuses all others before they come to a file system.
         Op::Setxattr { name, len, .. } => name.starts_with("user.a") && *len <= 1_000,
         Op::Removexattr { name, .. } => name.starts_with("user.a"),
         Op::SetAcl { acl: Some(acl), .. } => Acl::parse(acl).is_ok_and(|acl| acl.is_some()),
@@ -98,7 +98,7 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
         if let Some((every, jobs)) = case.commits
             && count.get().is_multiple_of(every)
         {
-            // Nothing waits for others that one commit could take along.
+            // No change waits for others that one commit could take along.
             clock.tick();
             region.commit(jobs);
             region.check();
