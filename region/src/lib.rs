@@ -39,6 +39,8 @@ mod path;
 mod region;
 mod structural;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use crate::{
     below::{

@@ -155,6 +155,7 @@ impl Region {
             let outcome = job.run(&*self.0.below);
             self.lock().done(job, outcome);
         }
+        self.lock().forget();
         self.0.changed.notify_waiters();
         count
     }
@@ -299,10 +300,11 @@ impl Region {
             .await;
         let mut table = self.lock();
         self.end_load(&mut table, &paths);
+        // Before the new ones: these are wanted.
+        table.forget();
         for (path, found) in paths.iter().zip(found) {
             table.loaded(path, found?);
         }
-        table.forget();
         Ok(())
     }
 
@@ -318,6 +320,8 @@ impl Region {
         let inline_max = self.lock().bounds.inline_max;
         let read = self.call(move |below| below.read(&path, inline_max + 1)).await;
         let mut table = self.lock();
+        // The file itself stays, as long as it is being loaded.
+        table.forget();
         self.end_load(&mut table, &paths);
         let contents = read?;
         let Some(node) = table.nodes.get_mut(&ino) else { return Ok(()) };

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use base::{Acl, FileKind, Time};
+use base::{Acl, FileKind, FsError, Time};
 use client::FileSystem as _;
 use futures::executor::block_on;
 use lab::{
@@ -26,7 +26,13 @@ struct Case {
     compared: fn(Seen) -> Seen,
     /// Operations that are tried.
     tried: fn(&Op) -> bool,
+    /// Whether calls below fail now and then.
+    fails: bool,
 }
+
+/// Failures that pass.
+const PASSING: [FsError; 4] =
+    [FsError::Io, FsError::NoSpace, FsError::QuotaExceeded, FsError::Stale];
 
 /// A region does not promise the size of directories, access times of reads, or times of birth.
 fn compared(seen: Seen) -> Seen {
@@ -95,6 +101,10 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
     let settle = async || {
         region.check();
         count.set(count.get() + 1);
+        if case.fails && count.get().is_multiple_of(3) {
+            memory.heal();
+            memory.fail_next(2, PASSING[count.get() / 3 % PASSING.len()]);
+        }
         if let Some((every, jobs)) = case.commits
             && count.get().is_multiple_of(every)
         {
@@ -108,7 +118,12 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
         steps.iter().filter(|step| is_small(&step.op) && (case.tried)(&step.op)).cloned().collect();
     let rules = Rules { page_entries: (2, 100), compared: case.compared, ..Rules::default() };
     let sides = (std::slice::from_ref(&region), std::slice::from_ref(&model));
-    block_on(compare(&clock, rules, sides, &steps, tallies, settle))?;
+    let compared = block_on(compare(&clock, rules, sides, &steps, tallies, settle));
+    // A region over a disk that fails answers with its errors; it loses nothing all the same.
+    if !case.fails {
+        compared?;
+    }
+    memory.heal();
     region.check();
     block_on(region.sync()).expect("nothing fails below");
     let progress = region.progress();
@@ -140,7 +155,8 @@ fn a_region_answers_as_the_model_does_and_leaves_the_same_below() {
             type Tried = (fn(&Op) -> bool, fn(Seen) -> Seen);
             let both: [Tried; 2] = [(without_xattrs, compared), (without_opens, compared_below)];
             for (tried, compared) in both {
-                let case = Case { settings: small(inline_max), commits, compared, tried };
+                let case =
+                    Case { settings: small(inline_max), commits, compared, tried, fails: false };
                 for (kind, tally) in passes(case, 60) {
                     // Few attributes are there to be removed.
                     done.entry(kind).or_default().done += tally.done + tally.refused;
@@ -150,5 +166,13 @@ fn a_region_answers_as_the_model_does_and_leaves_the_same_below() {
     }
     for (kind, tally) in done {
         assert!(tally.done > 0, "{kind} was never tried");
+    }
+}
+
+#[test]
+fn a_region_over_a_disk_that_fails_now_and_then_loses_nothing() {
+    for commits in [Some((1, 1)), Some((3, 16))] {
+        let tried = |op: &Op| without_xattrs(op) && is_small(op);
+        passes(Case { settings: small(16), commits, compared, tried, fails: true }, 300);
     }
 }

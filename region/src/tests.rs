@@ -1,0 +1,224 @@
+//! A region over a file system in memory that fails, that others change, and that is larger than
+//! the region's memory. `lab` has random operations.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use base::{Clock, Cred, EntryName, FileKind, FsError, HashKey, Time};
+use bytes::Bytes;
+use client::{Error, FileSystem as _, Handle, New as NewFile};
+use futures::executor::block_on;
+use wire::{DirRef, Entry, FileRef};
+
+use crate::{Below as _, Calls, Memory, Meta, New, Path, Region, Settings, Verify};
+
+/// A clock that goes on by a second whenever somebody looks: nothing waits for long.
+struct Seconds(AtomicI64);
+
+impl Clock for Seconds {
+    fn now(&self) -> Time {
+        Time { sec: self.0.fetch_add(1, Ordering::Relaxed), nsec: 0 }
+    }
+}
+
+fn world(settings: Settings) -> (Memory, Region) {
+    let clock = Arc::new(Seconds(AtomicI64::new(1_000_000)));
+    let memory = Memory::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    let below = Arc::new(memory.clone());
+    let region = Region::new(below, Calls::Here, settings, clock, HashKey::new(1, 2)).unwrap();
+    (memory, region)
+}
+
+fn name(text: &str) -> EntryName {
+    EntryName::new(text.as_bytes()).unwrap()
+}
+
+fn path(text: &str) -> Path {
+    text.split('/').fold(Path::root(), |above, part| above.child(&name(part)))
+}
+
+fn mkdir(region: &Region, dir: &DirRef, text: &str) -> DirRef {
+    block_on(region.mkdir(&Cred::ROOT, dir, &name(text), 0o755)).unwrap().dir.unwrap()
+}
+
+/// Makes a file and leaves it open.
+fn create(region: &Region, dir: &DirRef, text: &str, contents: &str) -> Result<Handle, Error> {
+    let new = NewFile { kind: FileKind::File, mode: 0o644, rdev: 0 };
+    let made = block_on(region.create(&Cred::ROOT, dir, &name(text), new, true, true))?;
+    let handle = made.handle.expect("it was asked for");
+    block_on(region.write(handle, 0, Bytes::copy_from_slice(contents.as_bytes()), false))?;
+    Ok(handle)
+}
+
+fn lookup(region: &Region, dir: &DirRef, text: &str) -> Result<Entry, Error> {
+    block_on(region.lookup(&Cred::ROOT, dir, &name(text)))
+}
+
+fn open(region: &Region, dir: &DirRef, text: &str) -> Result<Handle, Error> {
+    let ino = lookup(region, dir, text)?.attr.ino;
+    let file = FileRef { dir: *dir, name: name(text), ino };
+    block_on(region.open(&Cred::ROOT, &file, None))
+}
+
+fn sync(region: &Region) {
+    block_on(region.sync()).unwrap();
+    region.check();
+    assert!(region.progress().counts.add_up(), "{:?}", region.progress());
+}
+
+/// Somebody outside makes a file, for all to use.
+fn outsider_makes(memory: &Memory, text: &str, contents: &str) {
+    let time = Time { sec: 5, nsec: 0 };
+    let meta = Meta { mode: 0o644, uid: 0, gid: 0, atime: time, mtime: time };
+    let contents = Arc::new(contents.as_bytes().to_vec());
+    memory.make(&path(text), &New::File(contents), &meta).unwrap();
+}
+
+fn read_below(memory: &Memory, text: &str) -> String {
+    String::from_utf8(memory.read(&path(text), 1_000).unwrap()).unwrap()
+}
+
+#[test]
+fn an_outsider_s_file_stays_whatever_the_region_does_with_the_name() {
+    let (memory, region) = world(Settings::default());
+    let root = DirRef::ROOT;
+    let handle = create(&region, &root, "f", "ours").unwrap();
+    mkdir(&region, &root, "d");
+    outsider_makes(&memory, "f", "theirs");
+    outsider_makes(&memory, "d", "theirs, too");
+    let d = lookup(&region, &root, "d").unwrap().dir.unwrap();
+    create(&region, &d, "x", "below it").unwrap();
+    sync(&region);
+    assert_eq!(region.progress().failed, 3);
+    // More changes, and all of it removed.
+    block_on(region.write(handle, 0, Bytes::from_static(b"OURS"), false)).unwrap_err();
+    block_on(region.write(handle, 0, Bytes::from_static(b"OURS"), false)).unwrap();
+    sync(&region);
+    block_on(region.unlink(&Cred::ROOT, &d, &name("x"))).unwrap();
+    block_on(region.rmdir(&Cred::ROOT, &root, &name("d"))).unwrap();
+    block_on(region.unlink(&Cred::ROOT, &root, &name("f"))).unwrap();
+    sync(&region);
+    assert_eq!(read_below(&memory, "f"), "theirs");
+    assert_eq!(read_below(&memory, "d"), "theirs, too");
+    assert_eq!(region.progress().failed, 0);
+}
+
+#[test]
+fn a_refusal_is_told_once_and_another_change_tries_again() {
+    let (memory, region) = world(Settings::default());
+    let d = mkdir(&region, &DirRef::ROOT, "d");
+    sync(&region);
+    memory.fail_within(path("d"), FsError::Denied);
+    let handle = create(&region, &d, "f", "contents").unwrap();
+    sync(&region);
+    assert_eq!(block_on(region.flush(handle)), Err(FsError::Denied.into()));
+    assert_eq!(block_on(region.flush(handle)), Ok(()));
+    assert_eq!(open(&region, &d, "f").map(drop), Ok(()));
+    assert_eq!((region.progress().failed, region.progress().dirty), (1, 0));
+    let failed = block_on(region.rmdir(&Cred::ROOT, &DirRef::ROOT, &name("d")));
+    assert_eq!(failed, Err(FsError::NotEmpty.into()));
+    memory.heal();
+    block_on(region.write(handle, 0, Bytes::from_static(b"new"), false)).unwrap();
+    sync(&region);
+    assert_eq!(region.progress().failed, 0);
+    assert_eq!(read_below(&memory, "d/f"), "newtents");
+}
+
+#[test]
+fn a_full_disk_refuses_what_needs_room_and_removals_make_some() {
+    let (memory, region) = world(Settings::default());
+    create(&region, &DirRef::ROOT, "old", "old").unwrap();
+    sync(&region);
+    create(&region, &DirRef::ROOT, "new", "new").unwrap();
+    memory.full();
+    assert_eq!(block_on(region.sync()), Err(FsError::NoSpace.into()));
+    assert_eq!(create(&region, &DirRef::ROOT, "more", "").map(drop), Err(FsError::NoSpace.into()));
+    block_on(region.unlink(&Cred::ROOT, &DirRef::ROOT, &name("old"))).unwrap();
+    while region.commit(1) > 0 && memory.look(&path("old")).unwrap().is_some() {}
+    assert_eq!(memory.look(&path("old")).unwrap(), None, "removals go first");
+    memory.room();
+    sync(&region);
+    assert_eq!(read_below(&memory, "new"), "new");
+    create(&region, &DirRef::ROOT, "more", "").unwrap();
+}
+
+#[test]
+fn a_directory_that_an_outsider_removes_is_made_again_for_what_is_in_it() {
+    let (memory, region) = world(Settings::default());
+    let d = mkdir(&region, &DirRef::ROOT, "d");
+    sync(&region);
+    memory.rmdir(&path("d")).unwrap();
+    create(&region, &d, "f", "contents").unwrap();
+    sync(&region);
+    assert_eq!(read_below(&memory, "d/f"), "contents");
+    assert!(region.progress().counts.outside > 0);
+}
+
+#[test]
+fn memory_stays_within_its_bound_and_the_rest_is_looked_up_again() {
+    let settings = Settings { memory_max: 200_000, ..Settings::default() };
+    let (_, region) = world(settings);
+    let d = mkdir(&region, &DirRef::ROOT, "d");
+    for number in 0..1_000 {
+        let handle = create(&region, &d, &number.to_string(), &format!("{number}!")).unwrap();
+        block_on(region.release(handle)).unwrap();
+        while region.commit(16) > 0 {}
+    }
+    sync(&region);
+    for number in 0..1_000 {
+        let handle = open(&region, &d, &number.to_string()).unwrap();
+        let read = block_on(region.read(handle, 0, 100)).unwrap();
+        assert_eq!(read, format!("{number}!"));
+        block_on(region.release(handle)).unwrap();
+        assert!(region.progress().memory <= 200_000, "{:?}", region.progress());
+    }
+    region.check();
+    let absent = lookup(&region, &d, "1000").map(drop);
+    assert_eq!(absent, Err(FsError::NotFound.into()));
+    assert!(region.progress().counts.loads > 500);
+    let listed = block_on(region.readdir(&Cred::ROOT, &d, 0, 10_000, false)).unwrap();
+    assert_eq!(listed.entries.len(), 1_000);
+}
+
+#[test]
+fn a_difference_below_is_found() {
+    let (memory, region) = world(Settings::default());
+    create(&region, &DirRef::ROOT, "f", "ours").unwrap();
+    sync(&region);
+    let verify = || block_on(region.verify(Verify::All)).unwrap();
+    assert_eq!(verify(), []);
+    memory.unlink(&path("f")).unwrap();
+    outsider_makes(&memory, "f", "mine");
+    let found = verify();
+    let of_file = found.iter().find(|difference| difference.path == path("f")).unwrap();
+    assert_eq!(of_file.what, "has another time of the last change");
+}
+
+#[test]
+fn calls_below_are_few() {
+    let (memory, region) = world(Settings::default());
+    let d = mkdir(&region, &DirRef::ROOT, "d");
+    for number in 0..10 {
+        let handle = create(&region, &d, &number.to_string(), "contents").unwrap();
+        block_on(region.release(handle)).unwrap();
+    }
+    assert_eq!(memory.calls_of("look"), 2, "the root, and the name of the first directory");
+    memory.forget_calls();
+    sync(&region);
+    assert_eq!(
+        (memory.calls_of("make"), memory.calls_of("set")),
+        (11, 2),
+        "two directories' times"
+    );
+    // A tree that was never below needs no call.
+    memory.forget_calls();
+    let d = mkdir(&region, &d, "t");
+    create(&region, &d, "f", "x").unwrap();
+    block_on(region.unlink(&Cred::ROOT, &d, &name("f"))).unwrap();
+    let above = lookup(&region, &DirRef::ROOT, "d").unwrap().dir.unwrap();
+    block_on(region.rmdir(&Cred::ROOT, &above, &name("t"))).unwrap();
+    assert_eq!((memory.calls_of("make"), memory.calls_of("rmdir")), (0, 0));
+    sync(&region);
+}
