@@ -212,7 +212,16 @@ impl History {
         let known = self.stored.get(&(path.clone(), bytes)).filter(|_| is_table).cloned();
         if let Some(known) = known {
             // A data directory that was replaced may give a name to another table.
-            if !self.doubtful.remove(&path) || crc_of(local)? == known.crc32c {
+            if !self.doubtful.contains(&path) {
+                return Ok((known, false));
+            }
+            let same = crc_of(local)? == known.crc32c;
+            if !same {
+                // An upload that fails must not leave the other table's object under this name.
+                self.stored.remove(&(path.clone(), bytes));
+            }
+            self.doubtful.remove(&path);
+            if same {
                 return Ok((known, false));
             }
         }
