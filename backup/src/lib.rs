@@ -5,7 +5,7 @@
 //! the store lacks, and then a manifest that names all of them. It also lists, checks and restores
 //! bases, and removes old ones.
 //!
-//! Nothing here knows what is in a file, opens an engine, reads a clock or starts a thread.
+//! The crate does not know what is in a file, opens no engine, reads no clock and starts no thread.
 //!
 //! Always true: a base counts only with all its objects; every object is encrypted, and is
 //! authenticated together with its name ([`seal`]); an object that a kept manifest names is never

@@ -40,8 +40,8 @@ use wire::{
     SeekTo, Statfs, XattrMode,
 };
 
-use self::{contents::Contents, locks::Turn, who::Who};
-use crate::{FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
+use self::{contents::Contents, who::Who};
+use crate::{FileLock, FileSystem, Handle, LocalLocks, LockTurn, Made, New, Result, Unnamed};
 
 /// Capacity that the model reports, in bytes and in inodes.
 const CAPACITY: u64 = 1 << 40;
@@ -124,7 +124,7 @@ struct State {
     /// Everything that has a name or is open.
     inodes: BTreeMap<Ino, Inode>,
     handles: BTreeMap<Handle, Open>,
-    locks: locks::Locks,
+    locks: LocalLocks,
     /// The highest numbers given out.
     last_ino: u64,
     last_handle: u64,
@@ -178,7 +178,7 @@ impl State {
             page_bytes,
             inodes: BTreeMap::new(),
             handles: BTreeMap::new(),
-            locks: locks::Locks::new(),
+            locks: LocalLocks::default(),
             last_ino: Ino::ROOT.0 - 1,
             last_handle: 0,
             last_client: 0,
@@ -460,8 +460,8 @@ impl FileSystem for Model {
         interrupted: impl Future<Output = ()>,
     ) -> Result<()> {
         let (wait, told) = match self.with(|state| state.lock(handle, owner, lock, true))? {
-            Turn::Now => return Ok(()),
-            Turn::Later(wait, told) => (wait, told),
+            LockTurn::Now => return Ok(()),
+            LockTurn::Later(wait, told) => (wait, told),
         };
         // The sender is dropped only when the wait is cancelled, and that is done here.
         match select(told, pin!(interrupted)).await {

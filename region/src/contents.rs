@@ -230,7 +230,7 @@ impl Table {
     /// A handle is closed for good.
     pub(crate) fn release(&mut self, handle: Handle) -> Result<()> {
         let ino = self.handles.remove(&handle).ok_or(FsError::BadHandle)?;
-        self.unlock_released(handle, ino);
+        self.unlock_released(handle, ino)?;
         let node = self.node_mut(ino);
         node.opens -= 1;
         if node.opens == 0 && node.is_passed() {

@@ -50,7 +50,7 @@ impl Region {
     /// Has everything below and on stable storage, and says what could not be. While commits fail
     /// it waits, for `patience` without a success at most; `told` hears how far it is.
     ///
-    /// Nobody may change the region meanwhile, or it takes as long as that lasts.
+    /// It takes as long as others change the region meanwhile.
     ///
     /// # Errors
     /// When the file system below cannot make it stable.

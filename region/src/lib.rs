@@ -30,6 +30,7 @@ mod below;
 mod commit;
 mod contents;
 mod counts;
+mod filesystem;
 mod finish;
 mod holds;
 mod listing;

@@ -5,7 +5,7 @@
 //!
 //! Paper: Pacon §III-D has a barrier for each listing, and reads it below.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use base::{EntryName, FileKind, FsError, Ino, layout::POS_MAX};
 use client::Result;
@@ -132,22 +132,12 @@ impl Region {
     }
 
     async fn list_below(&self, path: &Path) -> Result<Vec<Listed>> {
-        loop {
-            let mut changed = pin!(self.0.changed.notified());
-            changed.as_mut().enable();
-            let begun = {
-                let mut table = self.lock();
-                !table.holds.cover(path) && table.loading.insert(path.clone())
-            };
-            if begun {
-                let asked = path.clone();
-                let listed = self.call(move |below| below.list(&asked)).await;
-                self.lock().loading.remove(path);
-                self.0.changed.notify_waiters();
-                return Ok(listed?);
-            }
-            changed.await;
-        }
+        let paths = [path.clone()];
+        while !self.begin_load(&paths).await {}
+        let asked = path.clone();
+        let listed = self.call(move |below| below.list(&asked)).await;
+        self.end_load(&mut self.lock(), &paths);
+        Ok(listed?)
     }
 
     /// Looks up below what of a page is not known yet.

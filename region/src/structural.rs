@@ -107,6 +107,17 @@ impl Region {
         }
     }
 
+    /// Has a path below, but not what is in it.
+    pub(crate) async fn drain_itself(&self, path: &Path) -> Result<()> {
+        let is_dir = {
+            let table = self.lock();
+            let entry = table.entries.get(path);
+            entry.and_then(|entry| table.node_of(entry)).is_some_and(|node| node.is_dir())
+        };
+        let scope = if is_dir { inside(path) } else { path.clone() };
+        self.drain(&[scope], false).await
+    }
+
     /// Makes something below that only below can make right.
     pub(crate) async fn make_below(
         &self,
@@ -196,8 +207,7 @@ impl Region {
             .run(|table| Ok((table.dir_path(dir)?, table.new_attr(cred, dir.ino, here))))
             .await?;
         let _held = self.hold(std::slice::from_ref(&path)).await;
-        let dir_itself = path.child(&EntryName::new(b"#").expect("a name"));
-        self.drain(&[dir_itself], false).await?;
+        self.drain(&[inside(&path)], false).await?;
         let meta = meta(&attr, attr.mode);
         let (found, file) = self.call(move |below| below.unnamed(&path, &meta)).await?;
         let mut table = self.lock();
@@ -443,11 +453,17 @@ impl Table {
     }
 
     /// A change was answered that is below already.
-    fn answered_below(&mut self) {
+    pub(crate) fn answered_below(&mut self) {
         self.counts.acknowledged += 1;
         self.counts.committed += 1;
         self.counts.commits += 1;
     }
+}
+
+/// A path in a directory: the directories above a path are committed first, so the directory itself
+/// is, too.
+fn inside(dir: &Path) -> Path {
+    dir.child(&EntryName::new(b"#").expect("a name"))
 }
 
 fn meta(attr: &Attr, mode: u32) -> Meta {

@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use base::{Attr, DirId, EntryName, FileKind, FsError, HashMap, HashSet, Ino, Time};
 use bytes::Bytes;
-use client::Handle;
+use client::{Handle, LocalLocks};
 use wire::{DirRef, Entry as Answer, FileRef, NodeRef};
 
 use crate::{
@@ -26,7 +26,6 @@ use crate::{
     counts::Counts,
     holds::Holds,
     listing::Listings,
-    locks::Locks,
 };
 
 /// Numbers of nodes that were made here; numbers from below are less.
@@ -186,7 +185,7 @@ pub(crate) struct Table {
     /// Paths about which the file system below is being asked.
     pub(crate) loading: HashSet<Path>,
     pub(crate) holds: Holds,
-    pub(crate) locks: Locks,
+    pub(crate) locks: LocalLocks,
     pub(crate) listings: Listings,
     pub(crate) counts: Counts,
     /// Bytes of contents that are not below.
@@ -215,7 +214,7 @@ impl Table {
             trouble: None,
             loading: HashSet::default(),
             holds: Holds::default(),
-            locks: Locks::new(),
+            locks: LocalLocks::default(),
             listings: Listings::default(),
             counts: Counts::default(),
             dirty_bytes: 0,
@@ -347,6 +346,15 @@ impl Table {
         Ino(self.last_made)
     }
 
+    /// Notes that below is asked about paths, unless that is so already or they are held.
+    pub(crate) fn begin_load(&mut self, paths: &[Path]) -> bool {
+        if paths.iter().any(|path| self.loading.contains(path) || self.holds.cover(path)) {
+            return false;
+        }
+        self.loading.extend(paths.iter().cloned());
+        true
+    }
+
     /// Takes in what is below at a path, if nothing was put there meanwhile.
     pub(crate) fn loaded(&mut self, path: &Path, found: Option<(Found, Body)>) {
         let stands = self.entries.get(path).is_some_and(|entry| {
@@ -364,7 +372,9 @@ impl Table {
             known.attr = Attr { ino, ..found.attr };
         } else {
             let attr = Attr { ino, ..found.attr };
-            self.nodes.insert(ino, Node::loaded(attr, body, path.clone()));
+            let node = Node::loaded(attr, body, path.clone());
+            self.memory += node.contents_bytes();
+            self.nodes.insert(ino, node);
         }
         self.put(path.clone(), Slot::Node(ino), true);
         self.directory_mut(above).children.insert(name);
@@ -497,7 +507,8 @@ pub(crate) fn dir_ref(ino: Ino) -> DirRef {
     DirRef { id, ino, home: id, ticket: 0 }
 }
 
-fn entry_bytes(path: &Path) -> usize {
+/// Memory that an entry takes, contents apart.
+pub(crate) fn entry_bytes(path: &Path) -> usize {
     // The path is a key, and in its node; the name is with its directory.
     ENTRY_BYTES + 2 * path.as_bytes().len()
 }

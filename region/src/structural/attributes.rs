@@ -105,7 +105,8 @@ impl Region {
         };
         let _held = self.hold(std::slice::from_ref(&path)).await;
         self.still_at(node, &path)?;
-        self.drain(std::slice::from_ref(&path), false).await?;
+        // With a directory's mode, too: afterwards it is taken from below.
+        self.drain(std::slice::from_ref(&path), true).await?;
         let asked = path.clone();
         let found = self
             .call(move |below| {
@@ -121,18 +122,5 @@ impl Region {
             directory.default_acl = found.default_acl;
         }
         Ok(())
-    }
-
-    /// Has a path below, but not what is in it.
-    async fn drain_itself(&self, path: &Path) -> Result<()> {
-        let inside = path.child(&base::EntryName::new(b"#").expect("a name"));
-        let is_dir = {
-            let table = self.lock();
-            let entry = table.entries.get(path);
-            entry.and_then(|entry| table.node_of(entry)).is_some_and(|node| node.is_dir())
-        };
-        // The directories above a path are committed first; so the directory itself is, too.
-        let scope = if is_dir { inside } else { path.clone() };
-        self.drain(&[scope], false).await
     }
 }

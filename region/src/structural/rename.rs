@@ -10,7 +10,7 @@ use wire::{DirRef, RenameMode, Renamed};
 use crate::{
     Path, Region,
     commit::within,
-    table::{Entry, Slot, Table},
+    table::{Entry, Slot, Table, entry_bytes},
 };
 
 impl Region {
@@ -69,9 +69,7 @@ impl Region {
             table.move_tree(&from, &to);
             table.settle_from(&from);
         }
-        table.counts.acknowledged += 1;
-        table.counts.committed += 1;
-        table.counts.commits += 1;
+        table.answered_below();
         Ok(Renamed { moved: source, replaced_dir })
     }
 }
@@ -116,8 +114,10 @@ impl Table {
                     node.attr.ctime = now;
                 }
             }
-            self.memory =
-                (self.memory + 2 * new.as_bytes().len()).saturating_sub(2 * path.as_bytes().len());
+            self.memory -= entry_bytes(&path);
+            // Of what was there before only an absence may be left.
+            self.drop_entry(&new);
+            self.memory += entry_bytes(&new);
             self.entries.insert(new, entry);
         }
     }

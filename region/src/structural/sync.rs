@@ -87,17 +87,7 @@ impl Region {
     /// Has one path below, whatever becomes dirty within it meanwhile.
     async fn drain_one(&self, path: &Path) -> Result<()> {
         let is_dirty = self.lock().dirty.contains(path);
-        if !is_dirty {
-            return Ok(());
-        }
-        let inside = path.child(&base::EntryName::new(b"#").expect("a name"));
-        let is_dir = {
-            let table = self.lock();
-            let entry = table.entries.get(path);
-            entry.and_then(|entry| table.node_of(entry)).is_some_and(|node| node.is_dir())
-        };
-        let scope = if is_dir { inside } else { path.clone() };
-        self.drain(&[scope], false).await
+        if is_dirty { self.drain_itself(path).await } else { Ok(()) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base::{HashMap, Ino};
 
-use super::{Slot, Table};
+use super::{Node, Slot, Table, entry_bytes};
 
 impl Table {
     /// Checks that entries, nodes and directories fit; that what is dirty is known to be (R3), that
@@ -40,6 +40,9 @@ impl Table {
         for path in &self.dirty {
             assert!(self.entries.contains_key(path), "{path} is dirty and has no entry");
         }
+        let of_entries: usize = self.entries.keys().map(entry_bytes).sum();
+        let of_nodes: usize = self.nodes.values().map(Node::contents_bytes).sum();
+        assert_eq!(self.memory, of_entries + of_nodes, "memory that is accounted for");
         let mut opens: HashMap<Ino, u32> = HashMap::default();
         for ino in self.handles.values() {
             *opens.entry(*ino).or_default() += 1;

@@ -157,7 +157,7 @@ fn a_region_answers_as_the_model_does_and_leaves_the_same_below() {
             for (tried, compared) in both {
                 let case =
                     Case { settings: small(inline_max), commits, compared, tried, fails: false };
-                for (kind, tally) in passes(case, 60) {
+                for (kind, tally) in passes(case, 250) {
                     // Few attributes are there to be removed.
                     done.entry(kind).or_default().done += tally.done + tally.refused;
                 }
