@@ -24,5 +24,7 @@ pub use kv::batch::{Batch, Op};
 pub use kv::error::{Error, Result};
 pub use kv::memory::MemoryEngine;
 #[cfg(feature = "rocksdb")]
-pub use kv::rocks::{LogTail, RocksConfig, RocksEngine, Stabilize};
+pub use kv::rocks::{
+    LogFollower, LogRecord, LogTail, RocksConfig, RocksEngine, Stabilize, records_of,
+};
 pub use kv::{BlockReads, Engine, EngineStats, Snapshot};

@@ -39,7 +39,7 @@ mod options;
 #[cfg(test)]
 mod tests;
 
-pub use log::LogTail;
+pub use log::{LogFollower, LogRecord, LogTail, records_of};
 pub use options::RocksConfig;
 
 const VERSION: &str = "pando rocksdb engine 1\n";
@@ -68,6 +68,8 @@ pub struct RocksEngine {
     /// Bytes in the newest log, and how many begin a table.
     log_bytes: AtomicU64,
     log_bytes_max: u64,
+    /// Logs that are begun, for who follows them.
+    logs: Option<Arc<log::Logs>>,
 }
 
 impl RocksEngine {
@@ -98,7 +100,15 @@ impl RocksEngine {
             beginning: Mutex::default(),
             log_bytes: AtomicU64::new(0),
             log_bytes_max: config.log_bytes_max(),
+            logs: None,
         })
+    }
+
+    /// Has its log followed, from the next change on. Nothing was written since it was opened.
+    pub fn follow(&mut self) -> Result<LogFollower> {
+        let logs = log::Logs::open(&self.path)?;
+        self.logs = Some(Arc::clone(&logs));
+        Ok(LogFollower::new(logs, self.position() + 1))
     }
 
     /// Has this done before a table is begun: what batches refer to must be stable before they are
@@ -131,7 +141,11 @@ impl RocksEngine {
         self.make_stable()?;
         let _alone = self.writing.write();
         self.make_stable()?;
-        begin()
+        let done = begin()?;
+        if let Some(logs) = &self.logs {
+            logs.look(&self.path)?;
+        }
+        Ok(done)
     }
 
     fn begin_table(&self) -> Result<()> {

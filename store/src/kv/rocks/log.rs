@@ -1,25 +1,26 @@
-//! The end of the log of a closed database: batches written since its last table.
+//! Logs of a database: batches that were written since its last table.
 //!
-//! Whoever opens a database may look at it first and cut off the newest batches, as a power cut
-//! would have done. `cli` does, because a batch may have reached the disk before the blocks that it
-//! names. It never changes anything but the length of one log.
+//! Whoever opens a database may look at its newest log first ([`LogTail`]) and cut off the newest
+//! batches, as a power cut would have done. `cli` does, because a batch may have reached the disk
+//! before the blocks that it names. A journal reads all logs before a start ([`records_of`]), and
+//! the log of an open database while it grows ([`LogFollower`]). Only a cut changes anything: the
+//! length of one log.
 //!
-//! Format: `db/log_format.h` of RocksDB. Blocks of 32 KiB hold fragments: checksum (4 bytes),
-//! length (2), kind (1), bytes; a record is one whole fragment, or a first, some in the middle and
-//! a last one. The rest of a block that is too short for another fragment is zeros.
-//!
-//! Always true: what is read is what RocksDB would read. Behind a fragment that is torn nothing
-//! counts.
+//! Always true: what is read is what RocksDB would read ([`format`]). Behind a fragment that is torn
+//! nothing counts.
+
+mod follow;
+mod format;
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+pub use self::follow::LogFollower;
+pub(super) use self::follow::Logs;
+use self::format::Records;
 use crate::{Batch, Error, Result};
-
-const BLOCK_BYTES: usize = 32 << 10;
-const HEADER_BYTES: usize = 7;
 
 /// The newest log.
 #[derive(Debug)]
@@ -32,27 +33,20 @@ pub struct LogTail {
     ends: Vec<usize>,
 }
 
-/// Part of a record that a fragment is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Whole,
-    First,
-    Middle,
-    Last,
-}
-
 impl LogTail {
     /// Reads the newest log of the database in `path`; `None` when there is no log.
     ///
     /// # Errors
     /// `Error::Corrupt` when something whole in it is no batch.
     pub fn read(path: &Path) -> Result<Option<LogTail>> {
-        let Some(file) = newest(path)? else { return Ok(None) };
+        let Some((_, file)) = logs(path)?.pop() else { return Ok(None) };
         let bytes = fs::read(&file)?;
         let (mut batches, mut ends) = (Vec::new(), Vec::new());
-        for (record, end) in records(&bytes)? {
+        let mut records = Records::default();
+        records.push(&bytes);
+        while let Some((record, end)) = records.next()? {
             batches.push(Batch::decode(record)?);
-            ends.push(end);
+            ends.push(usize::try_from(end).unwrap_or(usize::MAX));
         }
         Ok(Some(LogTail { file, bytes: bytes.len(), batches, ends }))
     }
@@ -84,71 +78,76 @@ impl LogTail {
     }
 }
 
-/// The log with the highest number.
-fn newest(path: &Path) -> Result<Option<PathBuf>> {
-    let mut newest: Option<(u64, PathBuf)> = None;
+/// One record of a log: a batch, or several that RocksDB has merged, with the numbers of its
+/// changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRecord {
+    /// Sequence number of its first change; the others follow.
+    pub first: u64,
+    /// Number of changes.
+    pub count: u32,
+    /// The record: a batch in its stored form, with `first` in its header.
+    pub bytes: Vec<u8>,
+}
+
+impl LogRecord {
+    /// Takes a record as it is in a log.
+    ///
+    /// # Errors
+    /// `Error::Corrupt` when it is not a batch with changes.
+    pub fn of(bytes: Vec<u8>) -> Result<LogRecord> {
+        let header = bytes.first_chunk::<12>().map(|header| {
+            let [s0, s1, s2, s3, s4, s5, s6, s7, count @ ..] = *header;
+            let first = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
+            (first, u32::from_le_bytes(count))
+        });
+        match header {
+            Some((first, count)) if count > 0 => Ok(LogRecord { first, count, bytes }),
+            Some(_) | None => Err(Error::Corrupt("log record without changes".to_owned())),
+        }
+    }
+
+    /// Sequence number of its last change.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.first.saturating_add(u64::from(self.count)) - 1
+    }
+}
+
+/// The records of all logs of a closed database, oldest first, as RocksDB's recovery would take
+/// them: nothing counts behind a log that is torn, or behind a gap.
+///
+/// # Errors
+/// `Error::Corrupt` when something whole in a log is no record.
+pub fn records_of(path: &Path) -> Result<Vec<LogRecord>> {
+    let mut found: Vec<LogRecord> = Vec::new();
+    for (_, file) in logs(path)? {
+        let mut records = Records::default();
+        records.push(&fs::read(&file)?);
+        while let Some((record, _)) = records.next()? {
+            let record = LogRecord::of(record)?;
+            if found.last().is_some_and(|before| before.last() + 1 != record.first) {
+                return Ok(found);
+            }
+            found.push(record);
+        }
+    }
+    Ok(found)
+}
+
+/// The logs of a database with their numbers, the oldest first.
+fn logs(path: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let mut logs = Vec::new();
     let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(logs),
         entries => entries?,
     };
     for entry in entries {
         let file = entry?.path();
         let is_log = file.extension().is_some_and(|extension| extension == "log");
         let number = file.file_stem().and_then(|name| name.to_str()?.parse().ok());
-        if let (true, Some(number)) = (is_log, number)
-            && newest.as_ref().is_none_or(|(highest, _)| *highest < number)
-        {
-            newest = Some((number, file));
-        }
+        logs.extend(number.filter(|_| is_log).map(|number: u64| (number, file.clone())));
     }
-    Ok(newest.map(|(_, file)| file))
-}
-
-/// The records of a log and where each ends, as far as they are whole.
-fn records(log: &[u8]) -> Result<Vec<(Vec<u8>, usize)>> {
-    let mut found = Vec::new();
-    let mut begun: Option<Vec<u8>> = None;
-    let mut at = 0;
-    while at < log.len() {
-        let room = BLOCK_BYTES - at % BLOCK_BYTES;
-        if room < HEADER_BYTES {
-            at += room;
-            continue;
-        }
-        let Some((part, bytes)) = fragment(&log[at..log.len().min(at + room)])? else { break };
-        at += HEADER_BYTES + bytes.len();
-        match (part, begun.take()) {
-            (Part::Whole, None) => found.push((bytes.to_vec(), at)),
-            (Part::First, None) => begun = Some(bytes.to_vec()),
-            (Part::Middle, Some(before)) => begun = Some([&before[..], bytes].concat()),
-            (Part::Last, Some(before)) => found.push(([&before[..], bytes].concat(), at)),
-            // The beginning or end of this record was never written.
-            (Part::Whole | Part::First, Some(_)) | (Part::Middle | Part::Last, None) => break,
-        }
-    }
-    Ok(found)
-}
-
-/// The fragment that a part of a block begins with; `None` when it is torn.
-fn fragment(block: &[u8]) -> Result<Option<(Part, &[u8])>> {
-    let Some((header, rest)) = block.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let [c0, c1, c2, c3, l0, l1, kind] = *header;
-    let Some(bytes) = rest.get(..usize::from(u16::from_le_bytes([l0, l1]))) else {
-        return Ok(None);
-    };
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&[kind]), bytes);
-    // Stored so that a checksum of checksums is none.
-    let stored = sum.rotate_right(15).wrapping_add(0xa282_ead8);
-    if stored != u32::from_le_bytes([c0, c1, c2, c3]) {
-        return Ok(None);
-    }
-    let part = match kind {
-        1 => Part::Whole,
-        2 => Part::First,
-        3 => Part::Middle,
-        4 => Part::Last,
-        // Others are written with options that are not ours.
-        kind => return Err(Error::Corrupt(format!("log record is of unknown kind {kind}"))),
-    };
-    Ok(Some((part, bytes)))
+    logs.sort_unstable();
+    Ok(logs)
 }
