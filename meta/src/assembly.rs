@@ -27,6 +27,7 @@ use crate::{
     gate::Gate,
     invalidation::Invalidations,
     keys::{Keys, ring::KeyRing},
+    lag::Lag,
     lock::LockTable,
     observe::{self, Observed},
     opens::Opens,
@@ -193,6 +194,7 @@ impl Server {
             sync: Default::default(),
             unsynced: Arc::default(),
             space_guard,
+            lag: Lag::default(),
             backlog: Arc::new(backlog),
             deferred_truncations,
             compact: Default::default(),
@@ -275,6 +277,16 @@ impl Server {
     /// repeated until it works.
     pub fn block_store_failed(&self, cause: &str) {
         self.shared.block_store.has_failed_a_trial(cause);
+    }
+
+    /// Says whether stable storage is so far behind that changes wait until it has caught up.
+    pub fn stable_storage_lags(&self, is_long: bool) {
+        self.shared.lag.set(is_long);
+    }
+
+    /// Stops serving for good, as this server's journal belongs to another process now.
+    pub fn journal_is_lost(&self, why: &str) {
+        self.shared.halt(Problem::because(why.to_owned()));
     }
 
     /// Notes that bases of the backup were made or removed: blocks may be deleted that were held.

@@ -3,8 +3,8 @@
 use futures::future::join;
 
 use crate::{
-    Core, compact, coordinator, delegations, feed, fsck, handoff, quota, reclaim, serve, sync,
-    transact, trash,
+    Core, compact, coordinator, delegations, feed, fsck, handoff, quota, reclaim, serve,
+    server::InoCounters, sync, transact, trash,
 };
 
 impl Core {
@@ -13,7 +13,7 @@ impl Core {
         let shared = &self.inner.shared;
         tokio::join!(
             quota::count::run(self.clone()),
-            sync::run::run(shared.clone()),
+            join(sync::run::run(shared.clone()), InoCounters::run(shared.clone())),
             serve::watch_leases(self.clone()),
             reclaim::run(self.clone()),
             compact::run(self.clone()),

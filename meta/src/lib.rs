@@ -37,6 +37,7 @@ mod handoff;
 mod incoming;
 mod invalidation;
 mod keys;
+mod lag;
 mod layouts;
 mod lock;
 mod log_limit;
@@ -83,7 +84,7 @@ pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use problem::{OpenError, Problem};
 pub use server::{
-    Backup, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
+    Backup, Beside, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
 };
 pub use space_guard::FreeBytes;
 pub use unsynced::kept;

@@ -36,6 +36,7 @@ use crate::{
     file_locks::FileLocks,
     fsck::jobs::Jobs,
     gate::Gate,
+    lag::Lag,
     handoff::table::Handoffs,
     invalidation::Invalidations,
     keys::Keys,
@@ -63,7 +64,7 @@ use crate::{
 pub(crate) use counters::Counters;
 pub(crate) use inos::InoCounters;
 pub use options::{
-    Backup, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
+    Backup, Beside, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
 };
 
 /// The state that all cores share.
@@ -112,6 +113,7 @@ pub(crate) struct Shared {
     pub(crate) sync: SyncQueue,
     pub(crate) unsynced: Arc<unsynced::Notes>,
     pub(crate) space_guard: SpaceGuard,
+    pub(crate) lag: Lag,
     pub(crate) backlog: Arc<Backlog>,
     pub(crate) deferred_truncations: DeferredTruncations,
     pub(crate) compact: CompactQueue,

@@ -3,21 +3,25 @@
 //! Invariant: a number that was given out is below the end that is stored for its shard, on stable
 //! storage.
 
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 use base::{FsError, HashMap, Ino, ShardId};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use store::{Batch, Engine};
+use tokio::sync::Notify;
 
 use crate::{
-    OpenError,
+    OpenError, Problem,
     bugs::{Bug, Planted},
     record::{Record as _, key, system::Reserved},
+    server::Shared,
 };
 
 /// Number of inode numbers reserved at a time on each shard.
-const INOS_RESERVED: u64 = 1 << 16;
+const INOS_RESERVED: u64 = 1 << 20;
+/// Number of inode numbers that are left when the next ones are reserved in the background.
+const INOS_LEFT: u64 = INOS_RESERVED / 2;
 
 /// Number of inode numbers of a shard that an old copy leaves out: more than a server gives out
 /// within years.
@@ -28,6 +32,8 @@ const INOS_SKIPPED: u64 = 1 << 32;
 pub(crate) struct InoCounters {
     /// Shards whose counters are stored here: those of this server.
     shards: HashMap<ShardId, Mutex<Range>>,
+    /// On some shard few numbers are left.
+    few_left: Notify,
 }
 
 struct Range {
@@ -41,7 +47,7 @@ impl InoCounters {
     pub(crate) fn none_yet(engine: &dyn Engine) -> Result<InoCounters, OpenError> {
         let ranges = stored(engine)?.into_iter();
         let shards = ranges.map(|(shard, end)| (shard, Mutex::new(Range { next: end, end })));
-        Ok(InoCounters { shards: shards.collect() })
+        Ok(InoCounters { shards: shards.collect(), few_left: Notify::new() })
     }
 
     /// Makes all numbers unavailable, on each shard, that an old copy may have given out since it
@@ -71,7 +77,7 @@ impl InoCounters {
             engine.write(batch)?;
             engine.sync()?;
         }
-        Ok(InoCounters { shards })
+        Ok(InoCounters { shards, few_left: Notify::new() })
     }
 
     /// The shards of which numbers can be given out.
@@ -79,9 +85,9 @@ impl InoCounters {
         self.shards.keys().copied()
     }
 
-    /// The next number of `shard`. One in many thousands is reserved first, with others: `store`
-    /// makes the reservation stable, with the blocks that the log names before it, or a power cut
-    /// may take it with them.
+    /// The next number of `shard`. If none is left, others are reserved first, which happens where
+    /// [`InoCounters::run`] has no time to: `store` makes the reservation stable, with the blocks
+    /// that the log names before it, or a power cut may take it with them.
     ///
     /// # Errors
     /// When `store` fails; `Io` for a shard whose counter is not here: only its owner knows which
@@ -100,7 +106,41 @@ impl InoCounters {
             range.end = end;
         }
         range.next += 1;
+        if range.end - range.next == INOS_LEFT {
+            self.few_left.notify_one();
+        }
         Ok(Ino::new(shard, range.next - 1))
+    }
+
+    /// Reserves numbers before they are needed, for as long as the server runs: a core that had to
+    /// would wait for stable storage.
+    pub(crate) async fn run(shared: Arc<Shared>) {
+        let counters = &shared.inos;
+        loop {
+            counters.few_left.notified().await;
+            let mut begun = Vec::new();
+            for (shard, range) in &counters.shards {
+                // Race: a core that reserves at the same time does so under this lock, too.
+                let range = range.lock();
+                if range.end - range.next > INOS_LEFT {
+                    continue;
+                }
+                let end = range.end + INOS_RESERVED;
+                let mut batch = Batch::default();
+                batch.put(&key::counter(*shard), &Reserved { end }.to_record());
+                if let Err(error) = shared.put(batch) {
+                    return shared.halt(Problem::of(&error));
+                }
+                begun.push((*shard, range.end));
+            }
+            shared.sync.wait().await;
+            for (shard, before) in begun {
+                let mut range = counters.shards[&shard].lock();
+                if range.end == before {
+                    range.end += INOS_RESERVED;
+                }
+            }
+        }
     }
 
     /// Like [`InoCounters::next`], for several numbers in a row. Returns the first, and how many

@@ -65,6 +65,14 @@ pub type Space = Arc<dyn Fn() -> (u64, u64) + Send + Sync>;
 /// Resources that the server's process uses of its machine.
 pub type Process = Arc<dyn Fn() -> wire::ProcessStatus + Send + Sync>;
 
+/// Work of the server's process beside the server, which it reports on.
+pub trait Beside: Send + Sync {
+    /// The fault of the work, if any, for `pando status`.
+    fn problem(&self) -> Option<String>;
+    /// Named figures, for metrics.
+    fn gauges(&self) -> Vec<(&'static str, u64)>;
+}
+
 /// Backups of a server, which its process makes.
 pub trait Backup: Send + Sync {
     /// The fault of the backups, if any, for `pando status`.
@@ -116,6 +124,8 @@ pub struct ServerOptions {
     pub cluster: Option<ClusterOptions>,
     /// Backups; `None`: there are none.
     pub backup: Option<Arc<dyn Backup>>,
+    /// The journal; `None`: there is none.
+    pub journal: Option<Arc<dyn Beside>>,
 }
 
 impl ServerOptions {
@@ -135,6 +145,7 @@ impl ServerOptions {
             limits: Limits::default(),
             cluster: None,
             backup: None,
+            journal: None,
         }
     }
 

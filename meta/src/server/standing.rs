@@ -34,6 +34,7 @@ impl Shared {
             problems.push(format!("the block store does not work: {why}"));
         }
         problems.extend(self.options.backup.as_ref().and_then(|backup| backup.problem()));
+        problems.extend(self.options.journal.as_ref().and_then(|journal| journal.problem()));
         let time = |of: fn(&Cluster) -> Duration| cluster.map_or(0, |cluster| millis(of(cluster)));
         let coordinator = cluster.filter(|it| !it.coordinates()).and_then(|it| it.address(0));
         wire::Standing {
