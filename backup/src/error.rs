@@ -59,8 +59,9 @@ impl From<object_store::Error> for Error {
     }
 }
 
-/// The error and its first cause: each error of a store repeats all that it was caused by.
-fn in_short(error: &object_store::Error) -> String {
+/// An error of a store and its first cause: each error of a store repeats all that caused it.
+#[must_use]
+pub fn in_short(error: &object_store::Error) -> String {
     const CHARS_MAX: usize = 300;
     let text: String = error.to_string().chars().take(CHARS_MAX).collect();
     let mut cause: &dyn std::error::Error = error;

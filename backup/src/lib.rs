@@ -19,14 +19,14 @@ mod manifest;
 mod place;
 mod reader;
 mod retention;
-mod seal;
+pub mod seal;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, in_short};
 pub use key::Key;
 pub use manifest::{File, Manifest};
-pub use place::Place;
+pub use place::{Listed, Names, Place};
 pub use reader::{Base, Progress};
 pub use writer::{Collected, History, Made, Moment};

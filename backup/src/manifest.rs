@@ -24,6 +24,13 @@ pub struct Manifest {
     pub made: u64,
     /// Position of the engine: grows with each write.
     pub position: u64,
+    /// Generation of the server, 0 without a journal.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u64,
+    /// Number of the newest segment of the journal when the copy was begun, 0 for none. No segment
+    /// up to that one goes beyond `position`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub segment: u64,
     /// Name of the file system.
     pub name: String,
     /// Version of the program that made the base.
@@ -82,6 +89,12 @@ impl Manifest {
     }
 }
 
+/// Manifests of servers without a journal are written as before there were journals.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// Whether a path stays below the folder that it is relative to.
 fn is_plain(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !path.contains(['\0', '\\'])
@@ -103,6 +116,8 @@ mod tests {
             number: 3,
             made: 1_700_000_000,
             position: 77,
+            generation: 0,
+            segment: 0,
             name: "pando".into(),
             program: "0.1.0".into(),
             files: vec![File {
@@ -136,6 +151,14 @@ mod tests {
 }"#;
         assert_eq!(String::from_utf8(manifest().to_bytes()).unwrap(), golden);
         assert_eq!(Manifest::read("m", 3, golden.as_bytes()).unwrap(), manifest());
+    }
+
+    #[test]
+    fn a_manifest_of_a_server_with_a_journal_says_where_the_journal_was() {
+        let with = Manifest { generation: 4, segment: 9, ..manifest() };
+        let text = String::from_utf8(with.to_bytes()).unwrap();
+        assert!(text.contains("\"position\": 77,\n  \"generation\": 4,\n  \"segment\": 9,\n"));
+        assert_eq!(Manifest::read("m", 3, text.as_bytes()).unwrap(), with);
     }
 
     #[test]

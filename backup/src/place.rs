@@ -3,12 +3,13 @@
 //! ```text
 //! PREFIX/UUID/HISTORY/objects/ID      a file, sealed; ID is random
 //! PREFIX/UUID/HISTORY/bases/NUMBER    a manifest, sealed; NUMBER has 16 hex digits
+//! PREFIX/UUID/HISTORY/journal/NUMBER  a segment of the journal, sealed: see the crate `journal`
 //! ```
 //!
 //! A history belongs to one data directory. A restored copy has another one, so neither touches
 //! what the other has stored.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -26,11 +27,11 @@ pub struct Place {
 }
 
 /// An object as it is listed.
-pub(crate) struct Listed {
+pub struct Listed {
     /// Length of the object.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Seconds since the Unix epoch, by the store's clock.
-    pub(crate) modified: i64,
+    pub modified: i64,
 }
 
 impl Place {
@@ -41,10 +42,22 @@ impl Place {
     /// When the URL names no such place.
     pub fn open(url: &str, environment: Vec<(String, String)>) -> Result<Place> {
         let config = BlocksConfig { environment, ..BlocksConfig::new(url) };
-        let (objects, prefix) = config.objects().map_err(|error| match error {
-            BlocksError::Config { reason, .. } => Error::Url(reason),
-            error => Error::Url(base::error::describe(&error)),
-        })?;
+        let (objects, prefix) = config.objects().map_err(refused)?;
+        Ok(Place::over(objects, &prefix))
+    }
+
+    /// As [`Place::open`], for a caller that must know of each request whether it failed: no request
+    /// is repeated, and each ends after so long.
+    ///
+    /// # Errors
+    /// When the URL names no such place.
+    pub fn open_once(
+        url: &str,
+        environment: Vec<(String, String)>,
+        timeout: Duration,
+    ) -> Result<Place> {
+        let config = BlocksConfig { environment, ..BlocksConfig::new(url) };
+        let (objects, prefix) = config.objects_once(timeout).map_err(refused)?;
         Ok(Place::over(objects, &prefix))
     }
 
@@ -54,13 +67,23 @@ impl Place {
         Place { objects, prefix: prefix.into() }
     }
 
+    /// The store.
+    #[must_use]
+    pub fn objects(&self) -> &Arc<dyn ObjectStore> {
+        &self.objects
+    }
+
     /// The path of an object, whose name is relative to the prefix.
-    pub(crate) fn path(&self, name: &str) -> Path {
+    #[must_use]
+    pub fn path(&self, name: &str) -> Path {
         Path::from(format!("{}{name}", self.prefix))
     }
 
     /// The objects below a folder, by the last part of their names.
-    pub(crate) async fn list(&self, folder: &str) -> Result<BTreeMap<String, Listed>> {
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn list(&self, folder: &str) -> Result<BTreeMap<String, Listed>> {
         let found: Vec<_> = self
             .objects
             .list(Some(&self.path(folder)))
@@ -84,7 +107,11 @@ impl Place {
         Ok(names.map(str::to_owned).collect())
     }
 
-    pub(crate) async fn get(&self, name: &str) -> Result<Bytes> {
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], or what the store says.
+    pub async fn get(&self, name: &str) -> Result<Bytes> {
         match self.objects.get(&self.path(name)).await {
             Ok(found) => Ok(found.bytes().await?),
             Err(object_store::Error::NotFound { .. }) => Err(Error::Missing(name.to_owned())),
@@ -93,14 +120,21 @@ impl Place {
     }
 
     /// Deletes an object. An object that is not there is no error.
-    pub(crate) async fn delete(&self, name: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// When the store fails: the object may be deleted or not.
+    pub async fn delete(&self, name: &str) -> Result<()> {
         match self.objects.delete(&self.path(name)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    pub(crate) async fn manifest(&self, of: &Names, number: u64, key: &Key) -> Result<Manifest> {
+    /// Reads the manifest of a base.
+    ///
+    /// # Errors
+    /// When the store fails, or the manifest is missing, damaged, or that of another history.
+    pub async fn manifest(&self, of: &Names, number: u64, key: &Key) -> Result<Manifest> {
         let name = of.base(number);
         let bytes = Opener::open_all(key, &name, &self.get(&name).await?)?;
         let manifest = Manifest::read(&name, number, &bytes)?;
@@ -112,7 +146,10 @@ impl Place {
     }
 
     /// Numbers of the bases of a history, ascending.
-    pub(crate) async fn numbers(&self, of: &Names) -> Result<Vec<u64>> {
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn numbers(&self, of: &Names) -> Result<Vec<u64>> {
         let listed = self.list(&of.bases()).await?;
         let number =
             |name: &String| u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
@@ -122,13 +159,15 @@ impl Place {
 
 /// Names of the objects of one history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Names {
+pub struct Names {
     pub(crate) uuid: String,
     pub(crate) history: String,
 }
 
 impl Names {
-    pub(crate) fn new(uuid: u128, history: u64) -> Names {
+    /// Names below the file system `uuid` and one of its histories.
+    #[must_use]
+    pub fn new(uuid: u128, history: u64) -> Names {
         Names { uuid: format!("{uuid:032x}"), history: format!("{history:016x}") }
     }
 
@@ -136,19 +175,46 @@ impl Names {
         format!("{}/{}", self.uuid, self.history)
     }
 
-    pub(crate) fn bases(&self) -> String {
+    /// The folder of manifests.
+    #[must_use]
+    pub fn bases(&self) -> String {
         format!("{}/bases", self.folder())
     }
 
-    pub(crate) fn base(&self, number: u64) -> String {
+    /// The manifest of the base with this number.
+    #[must_use]
+    pub fn base(&self, number: u64) -> String {
         format!("{}/{number:016x}", self.bases())
     }
 
-    pub(crate) fn objects(&self) -> String {
+    /// The folder of objects that manifests name.
+    #[must_use]
+    pub fn objects(&self) -> String {
         format!("{}/objects", self.folder())
     }
 
-    pub(crate) fn object(&self, id: &str) -> String {
+    /// The object with this id.
+    #[must_use]
+    pub fn object(&self, id: &str) -> String {
         format!("{}/{id}", self.objects())
+    }
+
+    /// The folder of the journal's segments.
+    #[must_use]
+    pub fn journal(&self) -> String {
+        format!("{}/journal", self.folder())
+    }
+
+    /// The segment with this number, from 1.
+    #[must_use]
+    pub fn segment(&self, number: u64) -> String {
+        format!("{}/{number:016x}", self.journal())
+    }
+}
+
+fn refused(error: BlocksError) -> Error {
+    match error {
+        BlocksError::Config { reason, .. } => Error::Url(reason),
+        error => Error::Url(base::error::describe(&error)),
     }
 }

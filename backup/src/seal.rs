@@ -3,7 +3,8 @@
 //! Persisted: an object is a header, and then chunks of 1 MiB, the last one shorter or empty.
 //!
 //! ```text
-//! header  16 bytes  "pando backup 1", a newline, 0
+//! header  16 bytes  what the object is: "pando backup 1", a newline, 0, or "pando journal 1",
+//!                   a newline
 //!          8 bytes  id of the backup key
 //!         16 bytes  salt, random for each object
 //! chunk    n bytes  encrypted
@@ -24,16 +25,36 @@ use crate::{
     key::{ID_BYTES, hex},
 };
 
-pub(crate) const SALT_BYTES: usize = 16;
+/// Number of bytes of a salt.
+pub const SALT_BYTES: usize = 16;
 /// Bytes of a chunk before it is sealed.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 const TAG_BYTES: usize = 16;
 const SEALED_CHUNK_BYTES: usize = CHUNK_BYTES + TAG_BYTES;
-const MAGIC: [u8; 16] = *b"pando backup 1\n\0";
-const HEADER_BYTES: usize = MAGIC.len() + ID_BYTES + SALT_BYTES;
+const MAGIC_BYTES: usize = 16;
+const HEADER_BYTES: usize = MAGIC_BYTES + ID_BYTES + SALT_BYTES;
+
+/// What an object is. The seal authenticates this, so no object is taken for one of another kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file or a manifest of a backup.
+    Backup,
+    /// A segment of a journal.
+    Segment,
+}
+
+impl Kind {
+    fn magic(self) -> [u8; MAGIC_BYTES] {
+        match self {
+            Kind::Backup => *b"pando backup 1\n\0",
+            Kind::Segment => *b"pando journal 1\n",
+        }
+    }
+}
 
 /// Length of the object that holds so many bytes.
-pub(crate) fn sealed_bytes(bytes: u64) -> u64 {
+#[must_use]
+pub fn sealed_bytes(bytes: u64) -> u64 {
     let chunks = bytes.div_ceil(CHUNK_BYTES as u64).max(1);
     HEADER_BYTES as u64 + bytes + chunks * TAG_BYTES as u64
 }
@@ -66,7 +87,11 @@ pub(crate) struct Sealer(Chunks);
 impl Sealer {
     /// Begins the object of this name. The salt must be random and new. Returns the header, too.
     pub(crate) fn new(key: &Key, name: &str, salt: [u8; SALT_BYTES]) -> (Sealer, Bytes) {
-        let header = [&MAGIC[..], &key.id_bytes(), &salt].concat();
+        Sealer::of(Kind::Backup, key, name, salt)
+    }
+
+    fn of(kind: Kind, key: &Key, name: &str, salt: [u8; SALT_BYTES]) -> (Sealer, Bytes) {
+        let header = [&kind.magic()[..], &key.id_bytes(), &salt].concat();
         (Sealer(Chunks::new(key, name, &header, &salt)), header.into())
     }
 
@@ -83,21 +108,44 @@ impl Sealer {
 
     /// Seals a small object at once.
     pub(crate) fn seal_all(key: &Key, name: &str, salt: [u8; SALT_BYTES], bytes: &[u8]) -> Bytes {
-        let (mut sealer, header) = Sealer::new(key, name, salt);
-        let mut sealed = BytesMut::from(&header[..]);
-        let mut rest = bytes;
-        while rest.len() > CHUNK_BYTES {
-            let (chunk, after) = rest.split_at(CHUNK_BYTES);
-            sealed.extend_from_slice(&sealer.seal(chunk.to_vec(), false));
-            rest = after;
-        }
-        sealed.extend_from_slice(&sealer.seal(rest.to_vec(), true));
-        sealed.freeze()
+        seal(Kind::Backup, key, name, salt, bytes)
     }
+}
+
+/// Seals a small object of any kind at once. The salt must be random and new.
+#[must_use]
+pub fn seal(kind: Kind, key: &Key, name: &str, salt: [u8; SALT_BYTES], bytes: &[u8]) -> Bytes {
+    let (mut sealer, header) = Sealer::of(kind, key, name, salt);
+    let mut sealed = BytesMut::from(&header[..]);
+    let mut rest = bytes;
+    while rest.len() > CHUNK_BYTES {
+        let (chunk, after) = rest.split_at(CHUNK_BYTES);
+        sealed.extend_from_slice(&sealer.seal(chunk.to_vec(), false));
+        rest = after;
+    }
+    sealed.extend_from_slice(&sealer.seal(rest.to_vec(), true));
+    sealed.freeze()
+}
+
+/// Opens a small object of a kind at once.
+///
+/// # Errors
+/// [`Error::Altered`] or [`Error::OtherKey`].
+pub fn open(kind: Kind, key: &Key, name: &str, sealed: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut opener = Opener { kind, ..Opener::new(key, name) };
+    let mut out = |chunk: &[u8]| {
+        bytes.extend_from_slice(chunk);
+        Ok(())
+    };
+    opener.take(sealed, &mut out)?;
+    opener.end(&mut out)?;
+    Ok(bytes)
 }
 
 /// Opens one object, whose bytes come in pieces of any length.
 pub(crate) struct Opener {
+    kind: Kind,
     key: Key,
     name: String,
     chunks: Option<Chunks>,
@@ -106,7 +154,8 @@ pub(crate) struct Opener {
 
 impl Opener {
     pub(crate) fn new(key: &Key, name: &str) -> Opener {
-        Opener { key: key.clone(), name: name.to_owned(), chunks: None, buffer: BytesMut::new() }
+        let (key, name) = (key.clone(), name.to_owned());
+        Opener { kind: Kind::Backup, key, name, chunks: None, buffer: BytesMut::new() }
     }
 
     /// Takes the next bytes of the object, and calls `out` with each chunk that they complete.
@@ -135,10 +184,10 @@ impl Opener {
 
     fn read_header(&mut self) -> Result<Chunks> {
         let header = self.buffer.split_to(HEADER_BYTES);
-        let (magic, rest) = header.split_at(MAGIC.len());
+        let (magic, rest) = header.split_at(MAGIC_BYTES);
         let (id, salt) = rest.split_at(ID_BYTES);
         let altered = || Error::Altered(self.name.clone());
-        if magic != MAGIC {
+        if magic != self.kind.magic() {
             return Err(altered());
         }
         if id != self.key.id_bytes() {
@@ -165,15 +214,7 @@ impl Opener {
 
     /// Opens a small object at once.
     pub(crate) fn open_all(key: &Key, name: &str, sealed: &[u8]) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let mut opener = Opener::new(key, name);
-        let mut out = |chunk: &[u8]| {
-            bytes.extend_from_slice(chunk);
-            Ok(())
-        };
-        opener.take(sealed, &mut out)?;
-        opener.end(&mut out)?;
-        Ok(bytes)
+        open(Kind::Backup, key, name, sealed)
     }
 }
 
@@ -255,6 +296,16 @@ mod tests {
         assert!(matches!(opened("uuid/history/objects/2", &sealed), Err(Error::Altered(_))));
         let other = Opener::open_all(&Key::new([8; 32]), NAME, &sealed);
         assert!(matches!(other, Err(Error::OtherKey { .. })));
+    }
+
+    #[test]
+    fn an_object_opens_as_what_it_was_sealed_only() {
+        let sealed = seal(Kind::Segment, &key(), NAME, [1; SALT_BYTES], b"x");
+        assert_eq!(open(Kind::Segment, &key(), NAME, &sealed).unwrap(), b"x");
+        assert!(matches!(opened(NAME, &sealed), Err(Error::Altered(_))));
+        let mut turned = sealed.to_vec();
+        turned[..MAGIC_BYTES].copy_from_slice(&Kind::Backup.magic());
+        assert!(matches!(opened(NAME, &turned), Err(Error::Altered(_))));
     }
 
     #[test]

@@ -64,6 +64,9 @@ pub struct Moment {
     pub made: u64,
     /// Position of the engine, no later than the copy.
     pub position: u64,
+    /// Generation of the server, and the number of the newest segment of its journal, which was
+    /// stored before the copy was begun. Both are 0 without a journal.
+    pub journal: (u64, u64),
     /// Name of the file system.
     pub name: String,
 }
@@ -187,6 +190,8 @@ impl History {
             number,
             made: moment.made,
             position: moment.position,
+            generation: moment.journal.0,
+            segment: moment.journal.1,
             name: moment.name,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             files,

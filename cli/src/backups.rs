@@ -315,7 +315,8 @@ impl Maker {
         let position = engine.position();
         let copy = data::begin_copy(&self.path, engine)?;
         let small = data::small_files(&self.path)?;
-        let moment = Moment { made: now_seconds(), position, name: self.name.clone() };
+        let (made, name) = (now_seconds(), self.name.clone());
+        let moment = Moment { made, position, journal: (0, 0), name };
         Ok(history.make((&copy, "meta"), &small, moment, &self.random).await?)
     }
 }

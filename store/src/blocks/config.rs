@@ -5,6 +5,7 @@ use std::{
     fmt, fs,
     path::{self, Path},
     sync::Arc,
+    time::Duration,
 };
 
 use object_store::{ObjectStore, local::LocalFileSystem};
@@ -43,6 +44,27 @@ impl BlocksConfig {
     /// # Errors
     /// When the address names no store that this program can open.
     pub fn objects(&self) -> Result<(Arc<dyn ObjectStore>, String), BlocksError> {
+        self.connect(None)
+    }
+
+    /// As [`BlocksConfig::objects`], for a caller that must know of each request whether it failed:
+    /// the store's client repeats none, and gives each up after so long.
+    ///
+    /// # Errors
+    /// As [`BlocksConfig::objects`].
+    pub fn objects_once(
+        &self,
+        timeout: Duration,
+    ) -> Result<(Arc<dyn ObjectStore>, String), BlocksError> {
+        self.connect(Some(timeout))
+    }
+
+    /// `once`: how long a request may take, where none is repeated.
+    #[cfg_attr(not(feature = "s3"), expect(unused_variables, reason = "only S3 has requests"))]
+    fn connect(
+        &self,
+        once: Option<Duration>,
+    ) -> Result<(Arc<dyn ObjectStore>, String), BlocksError> {
         match self.url.split_once("://") {
             Some(("file", path)) => {
                 let path = path::absolute(Path::new(path))?;
@@ -53,7 +75,7 @@ impl BlocksConfig {
             }
             #[cfg(feature = "s3")]
             Some(("s3", place)) => {
-                let (objects, prefix) = super::s3::connect(self, place)?;
+                let (objects, prefix) = super::s3::connect(self, place, once)?;
                 Ok((objects, prefix))
             }
             #[cfg(not(feature = "s3"))]

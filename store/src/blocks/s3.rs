@@ -1,9 +1,9 @@
 //! Blocks in a bucket of an S3 store.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use object_store::{
-    RetryConfig,
+    ClientConfigKey, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
     signer::Signer,
 };
@@ -24,13 +24,20 @@ pub(super) fn open(config: &BlocksConfig, place: &str) -> Result<Blocks, BlocksE
 }
 
 /// Opens the same for other objects, and returns the prefix of their names. Nothing is sent yet.
+/// `once`: how long a request may take, where none is repeated.
 pub(super) fn connect(
     config: &BlocksConfig,
     place: &str,
+    once: Option<Duration>,
 ) -> Result<(Arc<AmazonS3>, String), BlocksError> {
-    let (builder, bucket, prefix) = builder(config, place)?;
+    let (mut builder, bucket, prefix) = builder(config, place)?;
+    if let Some(timeout) = once {
+        let timeout = format!("{}ms", timeout.as_millis().max(1));
+        builder = builder.with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), timeout);
+    }
     // The caller tries again by itself, and wants to know soon that a store is away.
-    let retry = RetryConfig { max_retries: 2, ..RetryConfig::default() };
+    let max_retries = if once.is_some() { 0 } else { 2 };
+    let retry = RetryConfig { max_retries, ..RetryConfig::default() };
     Ok((build(config, builder.with_retry(retry), bucket)?, prefix))
 }
 
@@ -112,7 +119,7 @@ fn prefix_of(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, time::Duration};
+    use std::{fs, path::Path};
 
     use bytes::Bytes;
     use hyper_util::{

@@ -1,0 +1,52 @@
+//! The journal of one member in an object store: the log of its engine, as numbered segments.
+//!
+//! [`fence`] finds the end of the chain and takes the journal over, [`Writer::append`] adds
+//! segments, [`Reader`] reads them, [`Journal::collect`] removes old ones, [`Journal::verify`] reads
+//! all of them, and [`check`] tests whether a store can hold a journal at all. Whoever serves the
+//! member calls these; the crate `backup` makes the bases that a journal begins with.
+//!
+//! The crate does not know what is in a batch, opens no engine, reads no clock and no environment,
+//! and starts no thread. Limits of time come in as durations; [`tokio::time`] counts them.
+//!
+//! Always true, of a store that keeps conditions:
+//!
+//! - J1: segments are only ever created. Any result of a put but success is unknown, and the id of
+//!   the segment that is there decides.
+//! - J2: the chain is dense, each segment names the one before, generations do not fall, and
+//!   segment n+1 is put only after n is known to be stored.
+//! - J3: a fence counts only when the segment before is still there afterwards, and no base lies
+//!   beyond.
+//! - J4: conditional puts are tested before they are trusted.
+//! - Only segments below the older of two complete bases of one generation are removed, in rising
+//!   order, and never the last one.
+
+#![warn(missing_docs)]
+
+mod bugs;
+mod chain;
+mod collect;
+mod conditional;
+mod error;
+mod fence;
+mod place;
+mod put;
+mod reader;
+mod segment;
+mod status;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod writer;
+
+pub use chain::{End, Owner, Replica};
+pub use collect::Swept;
+pub use conditional::check;
+pub use error::{Error, Fault, Result};
+pub use fence::{Known, Taken, fence};
+pub use place::Journal;
+pub use put::{Times, Trouble};
+pub use reader::Reader;
+pub use segment::{Covered, Header, RECORDS_BYTES_MAX, Record, Segment};
+pub use status::WriterStatus;
+pub use verify::Verified;
+pub use writer::{Appended, Writer};

@@ -1,0 +1,198 @@
+//! Where a journal is: its names, its key, and the requests that are sent for it.
+//!
+//! Always true: each request ends within [`Journal::request`], so a store that does not answer is
+//! seen; a segment that was read is authentic, and belongs to this journal and number.
+
+use std::{future::Future, time::Duration};
+
+use backup::{Key, Manifest, Names, Place, seal};
+use base::Random;
+use bytes::Bytes;
+use object_store::{ObjectStoreExt as _, PutMode};
+
+use crate::{Error, Result, Segment, bugs::Bug, segment};
+
+/// The journal of one member, in a place.
+#[derive(Clone)]
+pub struct Journal {
+    place: Place,
+    names: Names,
+    key: Key,
+    pub(crate) uuid: u128,
+    pub(crate) history: u64,
+    pub(crate) member: u32,
+    request: Duration,
+    #[cfg(test)]
+    pub(crate) planted: Option<Bug>,
+}
+
+impl Journal {
+    /// The journal of a member of the file system `uuid`, in one of its histories.
+    ///
+    /// The place was opened with [`Place::open_once`]: a client that repeats puts would hide what
+    /// became of the first one. `request` bounds each request, sent with either client.
+    #[must_use]
+    pub fn new(
+        place: Place,
+        (uuid, history): (u128, u64),
+        member: u32,
+        key: Key,
+        request: Duration,
+    ) -> Journal {
+        Journal {
+            place,
+            names: Names::new(uuid, history),
+            key,
+            uuid,
+            history,
+            member,
+            request,
+            #[cfg(test)]
+            planted: None,
+        }
+    }
+
+    /// Whether a bug is planted.
+    pub(crate) fn has(&self, bug: Bug) -> bool {
+        #[cfg(test)]
+        return self.planted == Some(bug);
+        #[cfg(not(test))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+
+    async fn within<T>(
+        &self,
+        request: impl Future<Output = std::result::Result<T, impl Into<Error>>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(self.request, request).await {
+            Ok(done) => done.map_err(Into::into),
+            Err(_) => Err(Error::Slow(self.request)),
+        }
+    }
+
+    /// Puts a segment where there is none. Any result but success is unknown.
+    pub(crate) async fn put(&self, number: u64, sealed: Bytes) -> Result<()> {
+        let path = self.place.path(&self.names.segment(number));
+        let put = self.place.objects().put_opts(&path, sealed.into(), PutMode::Create.into());
+        self.within(put).await.map(drop)
+    }
+
+    /// Reads a segment; `None` when it is not there.
+    ///
+    /// # Errors
+    /// When the store fails, or the object is not this segment.
+    pub async fn read(&self, number: u64) -> Result<Option<Segment>> {
+        let name = self.names.segment(number);
+        let path = self.place.path(&name);
+        let get = async {
+            let found = match self.place.objects().get(&path).await {
+                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                found => found?,
+            };
+            // Not read, as no segment is so long.
+            if found.meta.size > seal::sealed_bytes(segment::bytes_max() as u64) {
+                return Err(Error::Altered(number));
+            }
+            Ok(Some(found.bytes().await?))
+        };
+        let Some(sealed) = self.within(get).await? else { return Ok(None) };
+        let bytes = seal::open(seal::Kind::Segment, &self.key, &name, &sealed);
+        let bytes = bytes.map_err(|error| match error {
+            backup::Error::OtherKey { found, given, .. } => {
+                Error::OtherKey { number, found, given }
+            }
+            _ => Error::Altered(number),
+        })?;
+        let (header, records) =
+            segment::decode(&bytes).map_err(|reason| Error::Malformed { number, reason })?;
+        let differs = [
+            (header.uuid == self.uuid, "the file system"),
+            (header.history == self.history, "the history"),
+            (header.member == self.member, "the member"),
+            (header.number == number, "the number"),
+        ];
+        if let Some((_, what)) = differs.into_iter().find(|(same, _)| !same) {
+            return Err(Error::Foreign { number, what });
+        }
+        Ok(Some(Segment { header, records, stored_bytes: sealed.len() as u64 }))
+    }
+
+    /// Whether a segment is there, unread.
+    pub(crate) async fn has_segment(&self, number: u64) -> Result<bool> {
+        let path = self.place.path(&self.names.segment(number));
+        let head = async {
+            match self.place.objects().head(&path).await {
+                Ok(_) => Ok(true),
+                Err(object_store::Error::NotFound { .. }) => Ok(false),
+                Err(error) => Err(Error::Store(error)),
+            }
+        };
+        self.within(head).await
+    }
+
+    /// Deletes a segment.
+    pub(crate) async fn delete(&self, number: u64) -> Result<()> {
+        self.within(self.place.delete(&self.names.segment(number))).await
+    }
+
+    /// Numbers of the segments that the store lists, rising: a hint.
+    pub(crate) async fn listed(&self) -> Result<Vec<u64>> {
+        let listed = self.within(self.place.list(&self.names.journal())).await?;
+        let number = |name: &String| u64::from_str_radix(name, 16).ok();
+        Ok(listed.keys().filter(|name| name.len() == 16).filter_map(number).collect())
+    }
+
+    /// The complete bases of the history that `wanted` takes, the newest first, at most `max`.
+    pub(crate) async fn bases(
+        &self,
+        max: usize,
+        wanted: impl Fn(&Manifest) -> bool,
+    ) -> Result<Vec<Manifest>> {
+        let mut bases = Vec::new();
+        let numbers = self.within(self.place.numbers(&self.names)).await?;
+        if numbers.is_empty() {
+            return Ok(bases);
+        }
+        let mut objects = None;
+        for number in numbers.into_iter().rev() {
+            let manifest =
+                match self.within(self.place.manifest(&self.names, number, &self.key)).await {
+                    // Removed since it was listed.
+                    Err(Error::Base(backup::Error::Missing(_))) => continue,
+                    manifest => manifest?,
+                };
+            if !wanted(&manifest) {
+                continue;
+            }
+            let objects = match &mut objects {
+                Some(objects) => objects,
+                none => none.insert(self.within(self.place.list(&self.names.objects())).await?),
+            };
+            let is_there = |file: &backup::File| {
+                let bytes = seal::sealed_bytes(file.bytes);
+                objects.get(&file.object).is_some_and(|listed| listed.bytes == bytes)
+            };
+            if manifest.files.iter().all(is_there) {
+                bases.push(manifest);
+            }
+            if bases.len() == max {
+                break;
+            }
+        }
+        Ok(bases)
+    }
+
+    /// Seals a segment.
+    pub(crate) fn seal(&self, number: u64, bytes: &[u8], random: &dyn Random) -> Bytes {
+        let salt = random_id(random).to_be_bytes();
+        seal::seal(seal::Kind::Segment, &self.key, &self.names.segment(number), salt, bytes)
+    }
+}
+
+/// A random number that no other object has.
+pub(crate) fn random_id(random: &dyn Random) -> u128 {
+    u128::from(random.next()) << 64 | u128::from(random.next())
+}
