@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 mod error;
+mod forget;
 mod key;
 mod manifest;
 mod place;
@@ -25,8 +26,9 @@ mod tests;
 mod writer;
 
 pub use error::{Error, Result};
+pub use forget::Forgotten;
 pub use key::Key;
 pub use manifest::{File, Manifest};
 pub use place::Place;
-pub use reader::{Base, Progress};
-pub use writer::{Collected, History, Made, Moment};
+pub use reader::{Base, Candidate, Progress, Wanted};
+pub use writer::{Collected, History, Made, Moment, Noted};

@@ -49,8 +49,8 @@ use wire::{Fingerprint, Joined, Token, TokenError};
 
 pub(crate) use self::{
     backup::{
-        Progress as BackupProgress, backup_key, begin_copy, end_copy, finalize, is_restored,
-        make_backup_key, read_backup_key, restore, small_files,
+        Progress as BackupProgress, backup_key, begin_copy, end_copy, finalize, has_backup_key,
+        is_restored, make_backup_key, read_backup_key, restore, small_files,
     },
     kept::{Kept, KeptAddress, KeptBackup},
 };

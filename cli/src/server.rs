@@ -248,8 +248,12 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     if options.kept.backup.is_some() {
         backups::for_one_server(data.server())?;
     }
+    // A crash may have left it, and it keeps tables that compaction has replaced.
+    if let Err(error) = data::end_copy(data.path()) {
+        tracing::warn!(error = format!("{error:#}"), "an old copy for the backup is left");
+    }
     let backup = options.kept.backup.as_ref();
-    let state = backups::State::new(data.path(), backup, data.has_local_blocks())?;
+    let state = backups::State::new(data.path(), backup, data.has_local_blocks());
     let beside = state.clone().map(|state| state as Arc<dyn meta::Backup>);
     let (server, engine) = open(&data, blocks.clone(), options, (address, &certificates), beside)?;
     if let Err(cause) = trial {
