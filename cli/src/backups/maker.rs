@@ -173,3 +173,50 @@ fn read_progress(path: &Path) -> anyhow::Result<BackupProgress> {
 pub(crate) fn address(url: &str) -> String {
     without_options(url).trim_end_matches('/').to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use store::{Batch, RocksConfig};
+
+    use super::*;
+    use crate::data::{DataDir, New, format};
+
+    #[tokio::test]
+    async fn tables_that_are_stored_are_known_after_a_place_was_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, place) = (folder.path().join("data"), folder.path().join("store"));
+        let new = New {
+            name: "data".to_owned(),
+            shards: 1,
+            servers: 1,
+            locality: base::Locality::Directory,
+            inline_bytes_max: 4096,
+            blocks: None,
+            compression: store::Compression::None,
+        };
+        format(&path, &new).unwrap();
+        let data = DataDir::open(&path).unwrap();
+        let engine = data.engine(&data.blocks().unwrap(), &RocksConfig::default()).unwrap();
+        let mut batch = Batch::default();
+        batch.put(b"zz", &[7; 100_000]);
+        engine.write(batch).unwrap();
+        engine.write_out().unwrap();
+        let url = format!("file://{}", place.display());
+        let mut maker = Maker::new(&url, &path, "data");
+        assert!(maker.collect(0, Duration::ZERO).await.is_err());
+        maker.make(&engine, |_| ()).await.unwrap();
+        let away = folder.path().join("away");
+        fs::rename(&place, &away).unwrap();
+        maker.make(&engine, |_| ()).await.unwrap_err();
+        assert!(maker.opened.is_some());
+        assert!(!place.exists());
+        fs::rename(&away, &place).unwrap();
+        maker.make(&engine, |_| ()).await.unwrap();
+        let noted = BackupProgress::read(&path).unwrap().unwrap();
+        assert_eq!((noted.newest, noted.current.made), (2, 2));
+        assert_eq!(noted.current.url, Some(url));
+        assert!(!path.join("backup-copy").exists());
+    }
+}

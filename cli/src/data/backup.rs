@@ -189,7 +189,7 @@ pub(crate) fn make_backup_key(path: &Path) -> anyhow::Result<Key> {
              restored without it"
         );
     }
-    backup_key(path)
+    read_backup_key(&path.join(KEY))
 }
 
 /// Whether the directory is a restored copy whose original may still be in use.
