@@ -57,13 +57,26 @@ pub enum Error {
     },
     /// Several histories have bases that could be meant.
     #[error("several histories have such bases: name one of them")]
-    Ambiguous(Vec<crate::Candidate>),
+    Ambiguous(Vec<Candidate>),
     /// There is nothing to restore.
     #[error("no base {0}")]
     NoBase(String),
     /// Another process writes bases of the same history: a copy of the data directory is served.
     #[error("another server writes bases of this history: it serves a copy of this data directory")]
     Foreign,
+}
+
+/// A history that has bases which could be meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Id of the history.
+    pub history: String,
+    /// Unique id of the file system.
+    pub uuid: String,
+    /// Name of the file system.
+    pub name: String,
+    /// Time of the newest such base, in seconds since the Unix epoch.
+    pub newest: u64,
 }
 
 /// Result of this crate.

@@ -25,10 +25,10 @@ mod seal;
 mod tests;
 mod writer;
 
-pub use error::{Error, Result};
+pub use error::{Candidate, Error, Result};
 pub use forget::Forgotten;
 pub use key::Key;
 pub use manifest::{File, Manifest};
 pub use place::Place;
-pub use reader::{Base, Candidate, Progress, Wanted};
+pub use reader::{Base, Progress, Wanted};
 pub use writer::{Collected, History, Made, Moment, Noted};

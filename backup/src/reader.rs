@@ -11,7 +11,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStoreExt as _;
 
 use crate::{
-    Error, File, Key, Manifest, Place, Result,
+    Candidate, Error, File, Key, Manifest, Place, Result,
     place::Names,
     seal::{Opener, sealed_bytes},
 };
@@ -38,19 +38,6 @@ pub struct Wanted {
     pub history: Option<String>,
     /// Time of the last one, in seconds since the Unix epoch; `None`: the newest.
     pub at: Option<u64>,
-}
-
-/// A history that has bases which could be meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// Id of the history.
-    pub history: String,
-    /// Unique id of the file system.
-    pub uuid: String,
-    /// Name of the file system.
-    pub name: String,
-    /// Time of the newest such base, in seconds since the Unix epoch.
-    pub newest: u64,
 }
 
 /// How far a check or a restore is.

@@ -57,7 +57,7 @@ pub struct History {
     has_remembered: bool,
 }
 
-/// What a data directory has noted of a history.
+/// A history as a data directory has noted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noted {
     /// Id of the history.
@@ -353,7 +353,7 @@ impl History {
                 match self.place.manifest(&self.names, manifest.number, &self.key).await {
                     Ok(_) => Err(Error::Foreign),
                     Err(error @ Error::Store(_)) => Err(error),
-                    // Whoever put the object has no key.
+                    // The object was put without the key.
                     Err(_) => {
                         self.place.objects.put(&path, sealed.into()).await?;
                         Ok(())

@@ -42,7 +42,7 @@ struct Opened {
 }
 
 impl Maker {
-    /// Nothing is opened before the first base.
+    /// The place and the key are opened at the first base.
     pub(crate) fn new(url: &str, path: &Path, name: &str) -> Maker {
         Maker {
             path: path.to_owned(),

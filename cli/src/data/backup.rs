@@ -30,7 +30,7 @@ const COPY: &str = "backup-copy";
 const COPY_BEGUN: &str = "backup-copy.tmp";
 /// Files of a data directory that a base has beside the metadata.
 const SMALL: [&str; 4] = [ABOUT, NEWEST_KEY, SIGNING_KEY, ADMIN_TOKEN];
-/// Those that need not be there: no key is newer than the first, the token was moved elsewhere.
+/// Files of these that need not be there: no key is newer than the first, the token was moved.
 const OPTIONAL: [&str; 2] = [NEWEST_KEY, ADMIN_TOKEN];
 
 /// Contents of `backup.json`. Persisted.
@@ -129,7 +129,7 @@ impl Progress {
         self.earlier_held_seconds = held.filter(|held| *held < keep_seconds);
     }
 
-    /// What bases need to know.
+    /// The current history, for its bases.
     pub(crate) fn noted(&self) -> Noted {
         let HistoryNote { history, made, .. } = self.current;
         Noted { history, newest: self.newest, made }

@@ -284,7 +284,7 @@ fn a_store_that_is_away_is_told_and_nobody_waits() {
     assert!(restored.status.success(), "{}", stderr(&restored));
     let server = start(&elsewhere, &[]);
     compare(&server, &elsewhere, &tree);
-    // Its blocks are its own: nothing is held.
+    // The copy has blocks of its own: nothing is held.
     assert!(status(&server, &elsewhere).1["backup"].is_null());
     let token = elsewhere.join("admin.token");
     succeed(&["fsck", server.address(), "--token", text(&token), "--gc"]);
