@@ -42,12 +42,41 @@ pub enum Error {
         /// The fault.
         reason: String,
     },
+    /// The directory of the place is not there.
+    #[error("there is no directory {0}: is it mounted?")]
+    NoDirectory(String),
+    /// The place has lost all bases of the history.
+    #[error(
+        "the place has none of the bases of this data directory, of which base {newest} was the \
+         newest: is it mounted, and is it the right one? If the bases are gone for good, remove \
+         backup.json of the stopped server: a new history begins"
+    )]
+    Empty {
+        /// Number of the newest base that was made.
+        newest: u64,
+    },
+    /// Several histories have bases that could be meant.
+    #[error("several histories have such bases: name one of them")]
+    Ambiguous(Vec<Candidate>),
     /// There is nothing to restore.
     #[error("no base {0}")]
     NoBase(String),
     /// Another process writes bases of the same history: a copy of the data directory is served.
     #[error("another server writes bases of this history: it serves a copy of this data directory")]
     Foreign,
+}
+
+/// A history that has bases which could be meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Id of the history.
+    pub history: String,
+    /// Unique id of the file system.
+    pub uuid: String,
+    /// Name of the file system.
+    pub name: String,
+    /// Time of the newest such base, in seconds since the Unix epoch.
+    pub newest: u64,
 }
 
 /// Result of this crate.

@@ -14,6 +14,7 @@
 #![warn(missing_docs)]
 
 mod error;
+mod forget;
 mod key;
 mod manifest;
 mod place;
@@ -24,9 +25,10 @@ pub mod seal;
 mod tests;
 mod writer;
 
-pub use error::{Error, Result, in_short};
+pub use error::{Candidate, Error, Result, in_short};
+pub use forget::Forgotten;
 pub use key::Key;
 pub use manifest::{File, Manifest};
 pub use place::{Listed, Names, Place};
-pub use reader::{Base, Progress};
-pub use writer::{Collected, History, Made, Moment};
+pub use reader::{Base, Progress, Wanted};
+pub use writer::{Collected, History, Made, Moment, Noted};

@@ -9,7 +9,7 @@
 //! A history belongs to one data directory. A restored copy has another one, so neither touches
 //! what the other has stored.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::TryStreamExt as _;
@@ -24,6 +24,8 @@ pub struct Place {
     pub(crate) objects: Arc<dyn ObjectStore>,
     /// Empty, or ends in `/`.
     prefix: Arc<str>,
+    /// The local directory, if the place is one.
+    directory: Option<PathBuf>,
 }
 
 /// An object as it is listed.
@@ -36,35 +38,57 @@ pub struct Listed {
 
 impl Place {
     /// Opens `file:///DIR` or `s3://BUCKET/PREFIX?option=value`, with the variables of the process
-    /// that have credentials. No request is sent.
+    /// that have credentials. No request is sent, and no directory is made.
     ///
     /// # Errors
-    /// When the URL names no such place.
+    /// When the URL names no such place; [`Error::NoDirectory`] for a directory that is not there,
+    /// as one that is not mounted.
     pub fn open(url: &str, environment: Vec<(String, String)>) -> Result<Place> {
+        let directory = directory_of(url);
+        if let Some(directory) = &directory {
+            must_be_there(directory)?;
+        }
         let config = BlocksConfig { environment, ..BlocksConfig::new(url) };
         let (objects, prefix) = config.objects().map_err(refused)?;
-        Ok(Place::over(objects, &prefix))
+        Ok(Place { directory, ..Place::over(objects, &prefix) })
     }
 
     /// As [`Place::open`], for a caller that must know of each request whether it failed: no request
     /// is repeated, and each ends after so long.
     ///
     /// # Errors
-    /// When the URL names no such place.
+    /// As [`Place::open`].
     pub fn open_once(
         url: &str,
         environment: Vec<(String, String)>,
         timeout: Duration,
     ) -> Result<Place> {
+        let directory = directory_of(url);
+        if let Some(directory) = &directory {
+            must_be_there(directory)?;
+        }
         let config = BlocksConfig { environment, ..BlocksConfig::new(url) };
         let (objects, prefix) = config.objects_once(timeout).map_err(refused)?;
-        Ok(Place::over(objects, &prefix))
+        Ok(Place { directory, ..Place::over(objects, &prefix) })
+    }
+
+    /// Opens a place that is used for the first time: a directory is made when it is missing.
+    ///
+    /// # Errors
+    /// As [`Place::open`], and when the directory cannot be made.
+    pub fn begin(url: &str, environment: Vec<(String, String)>) -> Result<Place> {
+        if let Some(directory) = directory_of(url).filter(|directory| !directory.is_dir()) {
+            fs::create_dir_all(&directory)
+                .and_then(|()| store::stable::sync_above(&directory))
+                .map_err(Error::local(&directory))?;
+        }
+        Place::open(url, environment)
     }
 
     /// A place in any store, below a prefix that is empty or ends in `/`.
     #[must_use]
     pub fn over(objects: Arc<dyn ObjectStore>, prefix: &str) -> Place {
-        Place { objects, prefix: prefix.into() }
+        Place { objects, prefix: prefix.into(), directory: None }
     }
 
     /// The store.
@@ -79,19 +103,25 @@ impl Place {
         Path::from(format!("{}{name}", self.prefix))
     }
 
-    /// The objects below a folder, by the last part of their names.
+    /// Looks whether a directory is still there. A put would make it beneath its mount point.
+    ///
+    /// # Errors
+    /// [`Error::NoDirectory`].
+    pub fn is_there(&self) -> Result<()> {
+        self.directory.as_deref().map_or(Ok(()), must_be_there)
+    }
+
+    /// The objects directly below a folder, by the last part of their names.
     ///
     /// # Errors
     /// When the store fails.
     pub async fn list(&self, folder: &str) -> Result<BTreeMap<String, Listed>> {
-        let found: Vec<_> = self
-            .objects
-            .list(Some(&self.path(folder)))
-            .try_collect()
-            .await
-            .map_err(Error::Store)?;
+        let path = self.path(folder);
+        let found: Vec<_> =
+            self.objects.list(Some(&path)).try_collect().await.map_err(Error::Store)?;
         let listed = found.into_iter().filter_map(|object| {
-            let name = object.location.filename()?.to_owned();
+            let mut below = object.location.prefix_match(&path)?;
+            let name = below.next().filter(|_| below.next().is_none())?.as_ref().to_owned();
             let modified = object.last_modified.timestamp();
             Some((name, Listed { bytes: object.size, modified }))
         });
@@ -151,10 +181,24 @@ impl Place {
     /// When the store fails.
     pub async fn numbers(&self, of: &Names) -> Result<Vec<u64>> {
         let listed = self.list(&of.bases()).await?;
-        let number =
-            |name: &String| u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
+        let number = |name: &String| {
+            let number = u64::from_str_radix(name, 16).ok();
+            number.filter(|number| format!("{number:016x}") == *name)
+        };
         Ok(listed.keys().filter_map(number).collect())
     }
+}
+
+/// The directory that a URL names, if any.
+fn directory_of(url: &str) -> Option<PathBuf> {
+    url.strip_prefix("file://").map(PathBuf::from)
+}
+
+fn must_be_there(directory: &std::path::Path) -> Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    Err(Error::NoDirectory(directory.display().to_string()))
 }
 
 /// Names of the objects of one history.

@@ -11,7 +11,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::ObjectStoreExt as _;
 
 use crate::{
-    Error, File, Key, Manifest, Place, Result,
+    Candidate, Error, File, Key, Manifest, Place, Result,
     place::Names,
     seal::{Opener, sealed_bytes},
 };
@@ -22,13 +22,22 @@ const READS: usize = 4;
 /// A base as it is found.
 #[derive(Clone, Debug)]
 pub struct Base {
-    names: Names,
+    pub(crate) names: Names,
     /// The manifest.
     pub manifest: Manifest,
     /// When it was made, but not after a later base of its history: a clock may have been wrong.
     pub at: u64,
     /// Number of files whose object is missing, or has another length.
     pub missing: u64,
+}
+
+/// Bases that are meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Id of their history; `None`: the only one that has such bases.
+    pub history: Option<String>,
+    /// Time of the last one, in seconds since the Unix epoch; `None`: the newest.
+    pub at: Option<u64>,
 }
 
 /// How far a check or a restore is.
@@ -49,15 +58,18 @@ impl Base {
 }
 
 impl Place {
-    /// The bases of all histories that this key opens, the oldest first. Manifests that cannot be
-    /// read are logged and left out, unless none can.
+    /// The bases that this key opens, of one history or all of them, the oldest first. Manifests
+    /// that cannot be read are logged and left out, unless none can.
     ///
     /// # Errors
     /// When the store fails, or there are manifests and none can be read.
-    pub async fn bases(&self, key: &Key) -> Result<Vec<Base>> {
+    pub async fn bases(&self, key: &Key, of: Option<&str>) -> Result<Vec<Base>> {
         let (mut bases, mut first) = (Vec::<Base>::new(), None);
         for uuid in self.folders("").await? {
             for history in self.folders(&uuid).await? {
+                if of.is_some_and(|of| of != history) {
+                    continue;
+                }
                 let names = Names { uuid: uuid.clone(), history };
                 let numbers = self.numbers(&names).await?;
                 let first_of_history = bases.len();
@@ -110,14 +122,17 @@ impl Place {
         Ok(bases)
     }
 
-    /// The newest complete base, of those made at `at` or before.
+    /// The newest complete base of those that are wanted. Bases of several histories are not
+    /// compared: a restored copy and its original may both have newer ones than the other.
     ///
     /// # Errors
-    /// [`Error::NoBase`], or as [`Place::bases`].
-    pub async fn choose(&self, key: &Key, at: Option<u64>) -> Result<Base> {
-        let mut bases = self.bases(key).await?;
+    /// [`Error::NoBase`], [`Error::Ambiguous`], or as [`Place::bases`].
+    pub async fn choose(&self, key: &Key, wanted: &Wanted) -> Result<Base> {
+        let (of, at) = (wanted.history.as_deref(), wanted.at);
+        let mut bases = self.bases(key, of).await?;
         if bases.is_empty() {
-            return Err(Error::NoBase("is there".to_owned()));
+            let of = of.map(|of| format!("of history {of} ")).unwrap_or_default();
+            return Err(Error::NoBase(format!("{of}is there")));
         }
         bases.retain(|base| at.is_none_or(|at| base.at <= at));
         let before = bases.len();
@@ -125,6 +140,15 @@ impl Place {
         if bases.len() < before {
             let incomplete = before - bases.len();
             tracing::warn!(incomplete, "bases that lack objects are passed over");
+        }
+        let mut histories = BTreeMap::new();
+        for base in &bases {
+            let Manifest { uuid, history, name, .. } = base.manifest.clone();
+            let of = (uuid.clone(), history.clone());
+            histories.insert(of, Candidate { history, uuid, name, newest: base.at });
+        }
+        if histories.len() > 1 {
+            return Err(Error::Ambiguous(histories.into_values().collect()));
         }
         bases.pop().ok_or_else(|| {
             let of = if at.is_some() { " of that time or before" } else { "" };

@@ -1,8 +1,8 @@
 //! Rules of retention, as pure functions.
 //!
 //! Kept are the newest two, all of the last hour, and for `keep` the last one of each hour. Times
-//! are those of the bases themselves, so a clock that jumps changes what is dense, and never takes
-//! the newest two.
+//! are those of the bases themselves, and the caller counts how long nothing has changed since the
+//! newest one. A clock that jumps changes what is dense, and never takes the newest two.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,15 @@ const HOUR: u64 = 3600;
 /// Number of the newest bases that are kept, however old they are.
 const NEWEST: usize = 2;
 
-/// Numbers of the bases that are to go. `bases` has the time of each, in seconds, by number.
-pub(crate) fn expired(bases: &BTreeMap<u64, u64>, keep_seconds: u64) -> Vec<u64> {
-    let Some((_, now)) = bases.last_key_value() else { return Vec::new() };
+/// Numbers of the bases that are to go. `bases` has the time of each, in seconds, by number; the
+/// newest one is `quiet_seconds` old.
+pub(crate) fn expired(
+    bases: &BTreeMap<u64, u64>,
+    keep_seconds: u64,
+    quiet_seconds: u64,
+) -> Vec<u64> {
+    let Some((_, newest)) = bases.last_key_value() else { return Vec::new() };
+    let now = newest.saturating_add(quiet_seconds);
     let mut last_of_hour = BTreeMap::new();
     for (number, made) in bases {
         last_of_hour.insert(made / HOUR, *number);
@@ -41,7 +47,7 @@ mod tests {
         let mut bases = BTreeMap::new();
         for number in 0..count {
             bases.insert(number, 1_000_000 * HOUR + number * 300);
-            expired(&bases, keep).iter().for_each(|number| {
+            expired(&bases, keep, 0).iter().for_each(|number| {
                 bases.remove(number);
             });
         }
@@ -64,16 +70,24 @@ mod tests {
     fn the_newest_two_are_kept_however_old_they_are() {
         assert_eq!(kept_after(100, 0).len(), 2);
         let apart = BTreeMap::from([(1, 0), (2, 100 * DAY), (3, 200 * DAY)]);
-        assert_eq!(expired(&apart, DAY), [1]);
-        assert_eq!(expired(&BTreeMap::from([(1, 5)]), 0), [0; 0]);
-        assert_eq!(expired(&BTreeMap::new(), 0), [0; 0]);
+        assert_eq!(expired(&apart, DAY, 0), [1]);
+        assert_eq!(expired(&BTreeMap::from([(1, 5)]), 0, 0), [0; 0]);
+        assert_eq!(expired(&BTreeMap::new(), 0, 0), [0; 0]);
     }
 
     #[test]
     fn a_clock_that_jumps_leaves_the_newest_two() {
         let back = BTreeMap::from([(1, 50 * DAY), (2, 50 * DAY + 300), (3, 7), (4, 307)]);
-        assert_eq!(expired(&back, DAY), [1, 2]);
+        assert_eq!(expired(&back, DAY, 0), [1, 2]);
         let forth = BTreeMap::from([(1, 7), (2, 307), (3, 607), (4, 50 * DAY)]);
-        assert_eq!(expired(&forth, DAY), [1, 2]);
+        assert_eq!(expired(&forth, DAY, 0), [1, 2]);
+    }
+
+    #[test]
+    fn bases_expire_while_nothing_changes_and_the_newest_two_stay() {
+        let bases = (0..48).map(|number| (number, number * HOUR)).collect();
+        assert_eq!(expired(&bases, DAY, 0).len(), 23);
+        assert_eq!(expired(&bases, DAY, 10 * HOUR).len(), 33);
+        assert_eq!(expired(&bases, DAY, 100 * DAY).len(), 46);
     }
 }

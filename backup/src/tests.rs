@@ -22,7 +22,7 @@ use object_store::{
 };
 use tempfile::TempDir;
 
-use crate::{Base, Error, History, Key, Made, Moment, Place, Result};
+use crate::{Base, Error, History, Key, Made, Moment, Noted, Place, Result, Wanted};
 
 const UUID: u128 = 0xfeed;
 const HOUR: u64 = 3600;
@@ -148,11 +148,20 @@ fn key() -> Key {
     Key::new([3; 32])
 }
 
+/// History 7, as a directory without a note of made bases has it.
+fn noted(newest: u64) -> Noted {
+    Noted { history: 7, newest, made: 0 }
+}
+
+fn until(at: u64) -> Wanted {
+    Wanted { at: Some(at), ..Wanted::default() }
+}
+
 impl World {
     fn new() -> World {
         let store = Faulty::new();
         let world = World {
-            history: History::new(Place::over(store.clone(), "some/where/"), UUID, (7, 0), key()),
+            history: History::new(Place::over(store.clone(), "some/where/"), UUID, noted(0), key()),
             store,
             folder: tempfile::tempdir().unwrap(),
             random: Counting(AtomicU64::new(1)),
@@ -170,7 +179,7 @@ impl World {
 
     /// The history as another process finds it.
     fn restarted(&mut self, newest: u64) {
-        self.history = History::new(self.place(), UUID, (7, newest), key());
+        self.history = History::new(self.place(), UUID, noted(newest), key());
     }
 
     fn write(&self, name: &str, bytes: &[u8]) {
@@ -187,7 +196,7 @@ impl World {
     }
 
     async fn restore(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        let base = self.place().choose(&key(), None).await?;
+        let base = self.place().choose(&key(), &Wanted::default()).await?;
         self.restore_base(&base).await
     }
 
@@ -250,7 +259,7 @@ async fn a_store_that_goes_away_at_any_step_leaves_a_base_that_can_be_restored()
         world.write("000004.sst", b"more");
         world.store.allow(changes);
         let made = world.make().await;
-        let collected = world.history.collect(0).await;
+        let collected = world.history.collect(0, 0).await;
         let restored = world.restore().await.unwrap();
         match made {
             Ok(_) => assert!(restored == world.local(), "{changes}"),
@@ -260,7 +269,7 @@ async fn a_store_that_goes_away_at_any_step_leaves_a_base_that_can_be_restored()
         drop(collected);
         let again = world.make().await.unwrap();
         assert!(world.restore().await.unwrap() == world.local(), "{changes}");
-        let collected = world.history.collect(0).await.unwrap();
+        let collected = world.history.collect(0, 0).await.unwrap();
         assert_eq!((collected.bases, again.number), (2, 3), "{changes}");
     }
 }
@@ -272,7 +281,7 @@ async fn an_incomplete_base_does_not_count() {
     let before = world.local();
     world.write("000003.sst", b"new");
     world.make().await.unwrap();
-    let bases = world.place().bases(&key()).await.unwrap();
+    let bases = world.place().bases(&key(), None).await.unwrap();
     let file = bases[1].manifest.files.iter().find(|file| file.path.ends_with("3.sst")).unwrap();
     let name = format!("some/where/{UUID:032x}/0000000000000007/objects/{}", file.object);
     world.store.inner.delete(&name.into()).await.unwrap();
@@ -302,7 +311,7 @@ async fn altered_exchanged_and_renamed_objects_are_refused() {
             // An old manifest cannot be told as a newer one.
             let later = Path::from(name.replace("0000000001", "0000000002"));
             world.store.inner.put(&later, bytes.into()).await.unwrap();
-            assert_eq!(world.place().bases(&key()).await.unwrap().len(), 1);
+            assert_eq!(world.place().bases(&key(), None).await.unwrap().len(), 1);
             world.store.inner.delete(&later).await.unwrap();
         }
     }
@@ -314,9 +323,9 @@ async fn another_key_and_an_empty_place_are_told_apart() {
     let mut world = World::new();
     assert!(matches!(world.restore().await, Err(Error::NoBase(_))));
     world.make().await.unwrap();
-    let other = world.place().choose(&Key::new([4; 32]), None).await;
+    let other = world.place().choose(&Key::new([4; 32]), &Wanted::default()).await;
     assert!(matches!(other, Err(Error::OtherKey { .. })), "{other:?}");
-    let early = world.place().choose(&key(), Some(7)).await;
+    let early = world.place().choose(&key(), &until(7)).await;
     assert!(matches!(early, Err(Error::NoBase(_))), "{early:?}");
 }
 
@@ -331,7 +340,7 @@ async fn the_last_base_is_the_newest_whatever_the_clock_said() {
     world.make().await.unwrap();
     assert!(world.restore().await.unwrap() == world.local());
     let at = 1_000_000 * HOUR + 300;
-    assert_eq!(world.place().choose(&key(), Some(at)).await.unwrap().manifest.number, 2);
+    assert_eq!(world.place().choose(&key(), &until(at)).await.unwrap().manifest.number, 2);
 }
 
 #[tokio::test]
@@ -339,12 +348,12 @@ async fn two_processes_with_one_history_are_found_out() {
     let mut world = World::new();
     world.make().await.unwrap();
     // A copy of the data directory, which was made before.
-    let mut copy = History::new(world.place(), UUID, (7, 0), key());
+    let mut copy = History::new(world.place(), UUID, noted(0), key());
     assert!(matches!(copy.check_owner().await, Err(Error::Foreign)));
     // Both begin the same number: one manifest is put.
     world.restarted(1);
     world.history.check_owner().await.unwrap();
-    let mut copy = History::new(world.place(), UUID, (7, 1), key());
+    let mut copy = History::new(world.place(), UUID, noted(1), key());
     copy.check_owner().await.unwrap();
     world.make().await.unwrap();
     let moment = Moment { made: 5, position: 5, journal: (0, 0), name: "pando".into() };
@@ -362,19 +371,19 @@ async fn old_bases_go_and_objects_of_a_base_under_way_stay() {
     // An upload that was cut off, of another process.
     let stray = format!("some/where/{UUID:032x}/0000000000000007/objects/{:032x}", 5);
     world.store.inner.put(&stray.clone().into(), "x".into()).await.unwrap();
-    let collected = world.history.collect(24 * HOUR).await.unwrap();
+    let collected = world.history.collect(24 * HOUR, 0).await.unwrap();
     assert!((14..=17).contains(&collected.bases), "{collected:?}");
     assert_eq!(collected.bases + collected.removed, 40);
     assert!(world.store.names().await.contains(&stray), "the store says that it is new");
     assert!(world.restore().await.unwrap() == world.local());
-    let bases = world.place().bases(&key()).await.unwrap();
+    let bases = world.place().bases(&key(), None).await.unwrap();
     assert_eq!(bases.first().unwrap().manifest.number, collected.oldest);
     for base in &bases {
         assert!(base.is_complete());
     }
     // Another process reads all manifests, and finds nothing more to do.
     world.restarted(40);
-    let again = world.history.collect(24 * HOUR).await.unwrap();
+    let again = world.history.collect(24 * HOUR, 0).await.unwrap();
     assert_eq!((again.bases, again.removed), (collected.bases, 0));
     assert!(world.store.objects().await > 40);
 }
@@ -385,14 +394,126 @@ async fn a_directory_is_a_store_too() {
     let url = format!("file://{}", store.path().display());
     let place = Place::open(&url, Vec::new()).unwrap();
     let mut world = World::new();
-    world.history = History::new(place.clone(), UUID, (7, 0), key());
+    world.history = History::new(place.clone(), UUID, noted(0), key());
     world.make().await.unwrap();
     world.make().await.unwrap();
-    world.history.collect(0).await.unwrap();
+    world.history.collect(0, 0).await.unwrap();
     let to = tempfile::tempdir().unwrap();
-    let base = place.choose(&key(), None).await.unwrap();
+    let base = place.choose(&key(), &Wanted::default()).await.unwrap();
     place.check(&base, &key(), &|_| ()).await.unwrap();
     place.restore(&base, &key(), to.path(), &|_| ()).await.unwrap();
     assert_eq!(fs::read(to.path().join("meta/CURRENT")).unwrap(), b"MANIFEST-1");
     assert!(matches!(Place::open("http://x", Vec::new()), Err(Error::Url(_))));
+}
+
+#[tokio::test]
+async fn junk_is_no_base_of_another_process() {
+    let mut world = World::new();
+    world.make().await.unwrap();
+    let bases = format!("some/where/{UUID:032x}/0000000000000007/bases");
+    let own = world.store.inner.get(&format!("{bases}/0000000000000001").into()).await.unwrap();
+    let own = own.bytes().await.unwrap();
+    for (name, bytes) in [
+        ("ffffffffffffffff", Bytes::from_static(b"junk")),
+        ("0000000000000002", own.clone()),
+        ("+000000000000003", own.clone()),
+        ("000000000000000A", own.clone()),
+        ("x/0000000000000009", own),
+        ("junk", Bytes::new()),
+    ] {
+        let name = format!("{bases}/{name}").into();
+        world.store.inner.put(&name, bytes.into()).await.unwrap();
+    }
+    // The second base takes the place of what has its name.
+    assert_eq!(world.make().await.unwrap().number, 2);
+    assert_eq!(world.make().await.unwrap().number, 3);
+    assert_eq!(world.history.collect(24 * HOUR, 0).await.unwrap().bases, 3);
+    assert!(world.restore().await.unwrap() == world.local());
+}
+
+#[tokio::test]
+async fn a_place_that_has_lost_its_bases_is_no_place_to_go_on() {
+    let mut world = World::new();
+    world.make().await.unwrap();
+    world.store = Faulty::new();
+    world.history =
+        History::new(world.place(), UUID, Noted { history: 7, newest: 2, made: 1 }, key());
+    let made = world.make().await;
+    assert!(matches!(made, Err(Error::Empty { newest: 1 })), "{made:?}");
+    let collected = world.history.collect(0, 0).await;
+    assert!(matches!(collected, Err(Error::Empty { newest: 1 })), "{collected:?}");
+    assert!(world.store.names().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_directory_is_made_once_and_then_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("mounted/backups");
+    let url = format!("file://{}", directory.display());
+    let missing = |place: Result<Place>| matches!(place, Err(Error::NoDirectory(_)));
+    assert!(missing(Place::open(&url, Vec::new())));
+    assert!(!directory.exists());
+    let mut world = World::new();
+    let place = Place::begin(&url, Vec::new()).unwrap();
+    world.history = History::new(place, UUID, noted(0), key());
+    world.make().await.unwrap();
+    fs::remove_dir_all(folder.path().join("mounted")).unwrap();
+    let made = world.make().await;
+    assert!(matches!(made, Err(Error::NoDirectory(_))), "{made:?}");
+    assert!(!directory.exists());
+    // An empty directory has taken the place of the mounted one.
+    fs::create_dir_all(&directory).unwrap();
+    let made = world.make().await;
+    assert!(matches!(made, Err(Error::Empty { newest: 1 })), "{made:?}");
+}
+
+#[tokio::test]
+async fn a_history_is_named_where_several_have_bases() {
+    let mut world = World::new();
+    world.make().await.unwrap();
+    let before = world.local();
+    let first = world.made;
+    world.history =
+        History::new(world.place(), UUID, Noted { history: 8, newest: 0, made: 0 }, key());
+    world.write("000003.sst", b"of the copy");
+    world.make().await.unwrap();
+    let chosen = world.place().choose(&key(), &Wanted::default()).await;
+    let Err(Error::Ambiguous(candidates)) = chosen else { panic!("{chosen:?}") };
+    let found: Vec<_> = candidates.iter().map(|it| (it.history.as_str(), it.newest)).collect();
+    let (seven, eight) = ("0000000000000007", "0000000000000008");
+    assert_eq!(found, [(seven, first), (eight, first + 300)]);
+    for (history, files) in [(seven, before), (eight, world.local())] {
+        let wanted = Wanted { history: Some(history.to_owned()), at: None };
+        let base = world.place().choose(&key(), &wanted).await.unwrap();
+        assert!(world.restore_base(&base).await.unwrap() == files, "{history}");
+    }
+    // Only one of them has a base of that time.
+    assert_eq!(world.place().choose(&key(), &until(first)).await.unwrap().at, first);
+}
+
+#[tokio::test]
+async fn a_history_is_removed_whole_and_others_stay() {
+    let mut world = World::new();
+    world.make().await.unwrap();
+    world.make().await.unwrap();
+    world.history =
+        History::new(world.place(), UUID, Noted { history: 8, newest: 0, made: 0 }, key());
+    world.make().await.unwrap();
+    let (seven, eight) = ("0000000000000007", "0000000000000008");
+    let place = world.place();
+    let other = place.forgotten(&Key::new([4; 32]), seven).await;
+    assert!(matches!(other, Err(Error::OtherKey { .. })), "{other:?}");
+    let none = place.forgotten(&key(), "0000000000000009").await;
+    assert!(matches!(none, Err(Error::NoBase(_))), "{none:?}");
+    let forgotten = place.forgotten(&key(), seven).await.unwrap();
+    assert_eq!((forgotten.bases, forgotten.oldest.manifest.number), (2, 1));
+    // A removal that is cut off can be begun again.
+    world.store.allow(2);
+    place.forget(&forgotten).await.unwrap_err();
+    world.store.allow(i64::MAX);
+    let forgotten = place.forgotten(&key(), seven).await.unwrap();
+    place.forget(&forgotten).await.unwrap();
+    let names = world.store.names().await;
+    assert!(names.iter().all(|name| name.contains(eight)), "{names:?}");
+    assert!(world.restore().await.unwrap() == world.local());
 }

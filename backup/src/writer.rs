@@ -5,8 +5,9 @@
 //! process uses them, and the collection removes them when they are a day old by the store's clock.
 //! Manifests are deleted before the objects that only they name.
 //!
-//! Race: two processes with copies of one data directory would write one history. A number that
-//! this process did not give shows it, at the next base: [`Error::Foreign`].
+//! Race: two processes with copies of one data directory would write one history. A manifest whose
+//! number this process did not give shows it, at the next base: [`Error::Foreign`]. Only a manifest
+//! with a sound seal counts, as others than the owner may be able to put objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +18,7 @@ use std::{
 
 use base::{HashMap, Random};
 use bytes::Bytes;
-use object_store::{PutMode, buffered::BufWriter};
+use object_store::{ObjectStoreExt as _, PutMode, buffered::BufWriter};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::{
@@ -44,6 +45,8 @@ pub struct History {
     key: Key,
     /// Number of the newest base that this data directory has begun.
     newest: u64,
+    /// Number of the newest base of this history that was made; 0: none is known.
+    made: u64,
     /// Tables that are stored, by path and length.
     stored: Stored,
     /// Paths of those that an earlier process has stored, until they are compared.
@@ -52,6 +55,17 @@ pub struct History {
     manifests: BTreeMap<u64, Manifest>,
     /// Whether the newest base of an earlier process was read.
     has_remembered: bool,
+}
+
+/// A history as a data directory has noted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Noted {
+    /// Id of the history.
+    pub history: u64,
+    /// Number of the newest base that the directory has begun, in whatever history; 0: none.
+    pub newest: u64,
+    /// Number of the newest base that was made in this history; 0: none is known.
+    pub made: u64,
 }
 
 /// Tables by path and length.
@@ -96,15 +110,15 @@ pub struct Collected {
 }
 
 impl History {
-    /// The history with this id of the file system `uuid`; `newest` is the number of the newest
-    /// base that its data directory has begun, 0 for none.
+    /// A history of the file system `uuid`, as its data directory has noted it.
     #[must_use]
-    pub fn new(place: Place, uuid: u128, (history, newest): (u64, u64), key: Key) -> History {
+    pub fn new(place: Place, uuid: u128, noted: Noted, key: Key) -> History {
         History {
             place,
-            names: Names::new(uuid, history),
+            names: Names::new(uuid, noted.history),
             key,
-            newest,
+            newest: noted.newest,
+            made: noted.made,
             stored: HashMap::default(),
             doubtful: BTreeSet::new(),
             manifests: BTreeMap::new(),
@@ -118,22 +132,43 @@ impl History {
         self.newest + 1
     }
 
-    /// Looks whether another process writes this history.
+    /// Looks whether another process writes this history, and whether its bases are there.
     ///
     /// # Errors
-    /// [`Error::Foreign`], or what the store says.
+    /// [`Error::Foreign`]; [`Error::NoDirectory`] and [`Error::Empty`] for a place that is not the
+    /// one that was used; or what the store says.
     pub async fn check_owner(&mut self) -> Result<()> {
-        let numbers = self.place.numbers(&self.names).await?;
-        if numbers.last().is_some_and(|newest| *newest > self.newest) {
-            return Err(Error::Foreign);
+        let (own, others) = self.numbers().await?;
+        for number in others.iter().rev() {
+            match self.place.manifest(&self.names, *number, &self.key).await {
+                Ok(_) => return Err(Error::Foreign),
+                Err(error @ Error::Store(_)) => return Err(error),
+                Err(error) => {
+                    let error = base::error::describe(&error);
+                    tracing::warn!(error, "an object that is no base is passed over");
+                }
+            }
         }
         if !self.has_remembered {
-            if let Some(newest) = numbers.last() {
+            if let Some(newest) = own.last() {
                 self.remember(*newest).await?;
             }
             self.has_remembered = true;
         }
         Ok(())
+    }
+
+    /// Numbers of the bases, ascending, and names of the same form that this process did not give.
+    async fn numbers(&mut self) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+        self.place.is_there()?;
+        let numbers: BTreeSet<u64> = self.place.numbers(&self.names).await?.into_iter().collect();
+        let (own, others): (BTreeSet<_>, BTreeSet<_>) =
+            numbers.into_iter().partition(|number| *number <= self.newest);
+        match own.last() {
+            None if self.made > 0 => return Err(Error::Empty { newest: self.made }),
+            newest => self.made = self.made.max(newest.copied().unwrap_or_default()),
+        }
+        Ok((own, others))
     }
 
     /// Remembers the tables of an earlier process' newest base.
@@ -200,6 +235,7 @@ impl History {
         let bytes = manifest.bytes();
         self.stored = tables_of(&manifest);
         self.manifests.insert(number, manifest);
+        self.made = number;
         Ok(Made { number, bytes, uploaded })
     }
 
@@ -220,7 +256,7 @@ impl History {
             if !self.doubtful.contains(&path) {
                 return Ok((known, false));
             }
-            let same = crc_of(local)? == known.crc32c;
+            let same = crc_of(local).await? == known.crc32c;
             if !same {
                 // An upload that fails must not leave the other table's object under this name.
                 self.stored.remove(&(path.clone(), bytes));
@@ -316,19 +352,31 @@ impl History {
             Ok(_) => Ok(()),
             // The store's client repeats a request whose answer was lost.
             Err(object_store::Error::AlreadyExists { .. }) => {
-                if self.place.get(&name).await? == sealed { Ok(()) } else { Err(Error::Foreign) }
+                if self.place.get(&name).await? == sealed {
+                    return Ok(());
+                }
+                match self.place.manifest(&self.names, manifest.number, &self.key).await {
+                    Ok(_) => Err(Error::Foreign),
+                    Err(error @ Error::Store(_)) => Err(error),
+                    // The object was put without the key.
+                    Err(_) => {
+                        self.place.objects.put(&path, sealed.into()).await?;
+                        Ok(())
+                    }
+                }
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Removes old bases, and objects that no base names. `keep_seconds`: for so long hourly bases
-    /// are kept.
+    /// are kept; `quiet_seconds`: for so long nothing has changed since the newest base.
     ///
     /// # Errors
-    /// When the store fails, or a manifest cannot be read: then no object is removed.
-    pub async fn collect(&mut self, keep_seconds: u64) -> Result<Collected> {
-        let numbers: BTreeSet<u64> = self.place.numbers(&self.names).await?.into_iter().collect();
+    /// When the store fails, or a manifest cannot be read: then no object is removed. As
+    /// [`History::check_owner`] for a place that is not the one that was used.
+    pub async fn collect(&mut self, keep_seconds: u64, quiet_seconds: u64) -> Result<Collected> {
+        let (numbers, _) = self.numbers().await?;
         self.manifests.retain(|number, _| numbers.contains(number));
         for number in &numbers {
             if !self.manifests.contains_key(number) {
@@ -337,7 +385,7 @@ impl History {
             }
         }
         let times = self.manifests.iter().map(|(number, it)| (*number, it.made)).collect();
-        let expired = retention::expired(&times, keep_seconds);
+        let expired = retention::expired(&times, keep_seconds, quiet_seconds);
         for number in &expired {
             self.place.delete(&self.names.base(*number)).await?;
             self.manifests.remove(number);
@@ -406,7 +454,8 @@ fn read_chunk(contents: &mut (dyn std::io::Read + Send)) -> std::io::Result<Vec<
     Ok(chunk)
 }
 
-fn crc_of(path: &Path) -> Result<u32> {
+/// CRC-32C of a file. Yields after each chunk, so that whoever waits can end it.
+async fn crc_of(path: &Path) -> Result<u32> {
     let failed = |error| Error::local(path)(error);
     let mut contents = fs::File::open(path).map_err(failed)?;
     let mut crc = 0;
@@ -416,9 +465,31 @@ fn crc_of(path: &Path) -> Result<u32> {
             return Ok(crc);
         }
         crc = crc32c::crc32c_append(crc, &chunk);
+        tokio::task::yield_now().await;
     }
 }
 
 fn stream_error(error: std::io::Error) -> object_store::Error {
     object_store::Error::Generic { store: "backup", source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_sum_of_a_long_table_lets_others_run_after_each_chunk() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = folder.path().join("000001.sst");
+        fs::write(&table, vec![7; 3 * CHUNK_BYTES]).unwrap();
+        let mut sum = std::pin::pin!(crc_of(&table));
+        let mut polls = 1;
+        let crc = loop {
+            match futures::poll!(&mut sum) {
+                std::task::Poll::Ready(crc) => break crc.unwrap(),
+                std::task::Poll::Pending => polls += 1,
+            }
+        };
+        assert_eq!((crc, polls), (crc32c::crc32c(&vec![7; 3 * CHUNK_BYTES]), 4));
+    }
 }

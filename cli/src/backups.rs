@@ -1,13 +1,16 @@
 //! Backups of a running server: a thread of its own that makes a base at times.
 //!
 //! `server` starts it beside the cores. Never: nobody waits for it, and its failures are told in
-//! `pando status`, a metric and the log, and nowhere else. The thread runs with less priority than
-//! the cores, and holds a few MiB of what it sends.
+//! `pando status`, a metric and the log, and nowhere else. So the place and the key are opened in
+//! the thread. It runs with less priority than the cores, and holds a few MiB of what it sends.
 //!
 //! Always true: the number of a base is on stable storage, and held for, before its copy is begun.
+//! While it is not known which bases may name blocks, all are held.
+
+mod maker;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +19,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ::backup::{Error, History, Key, Made, Moment, Place};
+use ::backup::{Error, Made, Place};
 use anyhow::Context as _;
 use meta::{Hold, Server};
 use parking_lot::Mutex;
@@ -26,11 +29,12 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+pub(crate) use self::maker::{Maker, address, turn};
 use crate::{
     data::{self, BackupProgress, KeptBackup},
     failure::usage,
+    journal::Ship,
     output,
-    system::SystemRandom,
 };
 
 /// Longest pause before a failed base is tried again.
@@ -45,18 +49,24 @@ pub(crate) struct State {
     /// The URL, without options.
     shown: Option<String>,
     every: Duration,
-    /// The directory is a restored copy.
+    /// The directory is a restored copy, whose original may use the same blocks.
     is_restored: bool,
-    /// Whether the original may have blocks that bases hold.
-    holds_blocks: bool,
-    begun: AtomicU64,
-    oldest: AtomicU64,
+    are_blocks_local: bool,
+    bounds: Mutex<Bounds>,
     bases: AtomicU64,
     stored_bytes: AtomicU64,
     uploaded_bytes: AtomicU64,
     /// The engine, once it is open.
     engine: OnceLock<Arc<RocksEngine>>,
     course: Mutex<Course>,
+}
+
+/// Bases that may name blocks which nothing else names.
+struct Bounds {
+    /// Number of the newest base whose copy was begun; `None` while that is not known.
+    begun: Option<u64>,
+    /// Number of the oldest base that is kept; 0 while that is not known.
+    oldest: u64,
 }
 
 #[derive(Default)]
@@ -79,25 +89,29 @@ impl State {
         path: &Path,
         kept: Option<&KeptBackup>,
         are_blocks_local: bool,
-    ) -> anyhow::Result<Option<Arc<State>>> {
-        let is_restored = data::is_restored(path);
+    ) -> Option<Arc<State>> {
+        let is_restored = data::is_restored(path) && !are_blocks_local;
         if kept.is_none() && !is_restored {
-            return Ok(None);
+            return None;
         }
-        let begun = BackupProgress::read(path)?.map_or(0, |progress| progress.newest);
-        Ok(Some(Arc::new(State {
+        let begun = match BackupProgress::read(path) {
+            Ok(Some(progress)) => Some(progress.newest),
+            Ok(None) => (!data::has_backup_key(path)).then_some(0),
+            // The thread meets the same error, and tells it.
+            Err(_) => None,
+        };
+        Some(Arc::new(State {
             shown: kept.map(|kept| without_options(&kept.url)),
             every: Duration::from_secs(kept.map_or(0, |kept| kept.every_seconds)),
             is_restored,
-            holds_blocks: kept.is_some() && !are_blocks_local,
-            begun: AtomicU64::new(begun),
-            oldest: AtomicU64::new(0),
+            are_blocks_local,
+            bounds: Mutex::new(Bounds { begun, oldest: 0 }),
             bases: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             uploaded_bytes: AtomicU64::new(0),
             engine: OnceLock::new(),
             course: Mutex::default(),
-        })))
+        }))
     }
 
     fn begins(&self) {
@@ -117,6 +131,10 @@ impl State {
     }
 
     fn has_failed(&self, error: &anyhow::Error) {
+        if let Some(Error::NoDirectory(_) | Error::Empty { .. }) = error.downcast_ref() {
+            // Bases of the place that should be there hold blocks.
+            self.bounds.lock().oldest = 0;
+        }
         let (error, mut course) = (format!("{error:#}"), self.course.lock());
         course.under_way = None;
         let is_new = course.fails.is_none();
@@ -170,15 +188,14 @@ impl meta::Backup for State {
     }
 
     fn hold(&self) -> Hold {
-        if self.is_restored {
-            return Hold::Everything;
-        }
-        if !self.holds_blocks {
+        if self.are_blocks_local {
             return Hold::Nothing;
         }
-        let (begun, oldest) =
-            (self.begun.load(Ordering::Acquire), self.oldest.load(Ordering::Acquire));
-        Hold::Bases { begun, oldest }
+        let Bounds { begun, oldest } = *self.bounds.lock();
+        match begun.filter(|_| !self.is_restored) {
+            Some(begun) => Hold::Bases { begun, oldest },
+            None => Hold::Everything,
+        }
     }
 }
 
@@ -195,10 +212,11 @@ impl Backups {
         state: Arc<State>,
         (path, name): (&Path, &str),
         (engine, server): (Arc<RocksEngine>, Server),
+        ship: Option<Arc<Ship>>,
     ) -> anyhow::Result<Backups> {
         state.engine.get_or_init(|| Arc::clone(&engine));
         let work = Work {
-            maker: Maker::open(kept, path, name, &engine)?,
+            maker: Maker::new(&kept.url, path, name).beside(ship),
             state,
             engine,
             server,
@@ -228,105 +246,22 @@ impl Backups {
     }
 }
 
-/// Makes bases of one data directory.
-pub(crate) struct Maker {
-    path: PathBuf,
-    name: String,
-    place: Place,
-    uuid: u128,
-    key: Key,
-    history: Option<History>,
-    random: SystemRandom,
-}
-
-impl Maker {
-    pub(crate) fn open(
-        kept: &KeptBackup,
-        path: &Path,
-        name: &str,
-        engine: &RocksEngine,
-    ) -> anyhow::Result<Maker> {
-        Ok(Maker {
-            path: path.to_owned(),
-            name: name.to_owned(),
-            place: open_place(&kept.url)?,
-            uuid: Server::uuid(engine)?,
-            key: data::make_backup_key(path)?,
-            history: None,
-            random: SystemRandom::default(),
-        })
-    }
-
-    /// Makes a base. `begun` is told its number before its copy is begun.
-    pub(crate) async fn make(
-        &mut self,
-        engine: &RocksEngine,
-        begun: impl Fn(u64),
-    ) -> anyhow::Result<Made> {
-        let mut history = match self.history.take() {
-            Some(history) => history,
-            None => self.history_of(BackupProgress::read(&self.path)?)?,
-        };
-        match history.check_owner().await {
-            Err(Error::Foreign) => {
-                tracing::warn!("{}: this one begins a history of its own", Error::Foreign);
-                history = self.history_of(None)?;
-                history.check_owner().await?;
-            }
-            checked => checked?,
-        }
-        let made = self.base(&mut history, engine, begun).await;
-        let is_foreign =
-            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(Error::Foreign));
-        self.history = Some(match &made {
-            Err(error) if is_foreign(error) => self.history_of(None)?,
-            Ok(_) | Err(_) => history,
-        });
-        data::end_copy(&self.path)?;
-        made
-    }
-
-    /// The history that the directory has noted, or a new one.
-    fn history_of(&self, noted: Option<BackupProgress>) -> anyhow::Result<History> {
-        let progress = match noted {
-            Some(progress) => progress,
-            None => {
-                // Blocks are held by numbers, so they go on in another history.
-                let newest = BackupProgress::read(&self.path)?.map_or(0, |before| before.newest);
-                let progress = BackupProgress { newest, ..BackupProgress::begin() };
-                progress.write(&self.path)?;
-                progress
-            }
-        };
-        let of = (progress.history, progress.newest);
-        Ok(History::new(self.place.clone(), self.uuid, of, self.key.clone()))
-    }
-
-    async fn base(
-        &self,
-        history: &mut History,
-        engine: &RocksEngine,
-        begun: impl Fn(u64),
-    ) -> anyhow::Result<Made> {
-        let number = history.next();
-        let noted = BackupProgress::read(&self.path)?.context("backup.json is gone")?;
-        BackupProgress { newest: number, ..noted }.write(&self.path)?;
-        begun(number);
-        let position = engine.position();
-        let copy = data::begin_copy(&self.path, engine)?;
-        let small = data::small_files(&self.path)?;
-        let (made, name) = (now_seconds(), self.name.clone());
-        let moment = Moment { made, position, journal: (0, 0), name };
-        Ok(history.make((&copy, "meta"), &small, moment, &self.random).await?)
-    }
-}
-
 struct Work {
     maker: Maker,
     state: Arc<State>,
     engine: Arc<RocksEngine>,
     server: Server,
     keep_seconds: u64,
+}
+
+/// The last base of a server that runs.
+#[derive(Clone, Copy)]
+struct BackedUp {
+    /// Position of the engine before its copy.
+    position: u64,
+    copied: Instant,
+    /// Whether the base before it has the same position.
+    is_repeated: bool,
 }
 
 impl Work {
@@ -342,7 +277,10 @@ impl Work {
                 break;
             }
         }
-        if self.state.is_failing() {
+        let position = self.engine.position();
+        if backed_up.is_some_and(|last| last.position == position) {
+            tracing::debug!("the last base has everything");
+        } else if self.state.is_failing() {
             tracing::warn!("the server stops without a last base, as the backup fails");
         } else if timeout(LAST_BASE_TIMEOUT, self.once(&mut backed_up)).await.is_err() {
             tracing::warn!("the server stops without a last base, as the backup store is slow");
@@ -352,29 +290,31 @@ impl Work {
         }
     }
 
-    /// Makes a base if something has changed, and pauses.
-    async fn round(&mut self, backed_up: &mut Option<u64>) {
+    /// Makes a base if something has changed, removes old ones, and pauses.
+    async fn round(&mut self, backed_up: &mut Option<BackedUp>) {
         self.once(backed_up).await;
         let every = self.state.every;
         let pause = if self.state.is_failing() { every.min(RETRY_PERIOD) } else { every };
         sleep(pause).await;
     }
 
-    async fn once(&mut self, backed_up: &mut Option<u64>) {
+    /// The newest two bases are always kept. So that the older one does not hold blocks for ever
+    /// where nothing changes any more, a base is repeated once when it is old.
+    async fn once(&mut self, backed_up: &mut Option<BackedUp>) {
         let position = self.engine.position();
-        if *backed_up == Some(position) {
-            // Old bases could not be removed.
-            if self.state.is_failing() {
-                self.collect().await;
-            }
-            return;
+        let last = backed_up.filter(|last| last.position == position);
+        let keep = Duration::from_secs(self.keep_seconds);
+        if let Some(last) = last
+            && (last.is_repeated || last.copied.elapsed() < keep)
+        {
+            return self.collect(last.copied.elapsed()).await;
         }
         self.state.begins();
         let copied = Instant::now();
-        let begun = |number| self.state.begun.store(number, Ordering::Release);
+        let begun = |number| self.state.bounds.lock().begun = Some(number);
         match self.maker.make(&self.engine, begun).await {
             Ok(made) => {
-                *backed_up = Some(position);
+                *backed_up = Some(BackedUp { position, copied, is_repeated: last.is_some() });
                 self.state.has_made(made, (copied, position));
                 tracing::info!(
                     base = made.number,
@@ -383,25 +323,24 @@ impl Work {
                     took = ?copied.elapsed(),
                     "a base of the backup was made"
                 );
-                self.collect().await;
+                self.collect(Duration::ZERO).await;
             }
             Err(error) => self.state.has_failed(&error),
         }
     }
 
-    async fn collect(&mut self) {
-        let Some(history) = &mut self.maker.history else { return };
-        match history.collect(self.keep_seconds).await {
-            Ok(collected) => {
-                self.state.oldest.store(collected.oldest, Ordering::Release);
+    /// Removes old bases, where nothing has changed for so long since the newest one.
+    async fn collect(&mut self, quiet: Duration) {
+        match self.maker.collect(self.keep_seconds, quiet).await {
+            Ok((collected, oldest)) => {
+                self.state.bounds.lock().oldest = oldest;
                 self.state.bases.store(collected.bases, Ordering::Relaxed);
                 self.state.stored_bytes.store(collected.bytes, Ordering::Relaxed);
                 self.state.course.lock().fails = None;
                 self.server.bases_changed();
             }
             Err(error) => {
-                let error = anyhow::Error::from(error).context("old bases cannot be removed");
-                self.state.has_failed(&error);
+                self.state.has_failed(&error.context("old bases cannot be removed"));
             }
         }
     }
@@ -409,9 +348,14 @@ impl Work {
 
 /// Opens the place of backups that a URL names, with the credentials of the environment.
 pub(crate) fn open_place(url: &str) -> anyhow::Result<Place> {
+    Ok(Place::open(url, variables())?)
+}
+
+/// Variables of the environment, which may have credentials.
+pub(crate) fn variables() -> Vec<(String, String)> {
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    Ok(Place::open(url, variables.collect())?)
+    variables.collect()
 }
 
 /// Whether backups are possible for a server of a cluster, or the only one.

@@ -12,6 +12,7 @@ mod format;
 mod fsck;
 mod info;
 mod inode;
+mod journal;
 mod keys;
 mod load;
 mod locks;
@@ -93,6 +94,7 @@ pub(crate) enum Command {
     Dump(dump::Args),
     Load(load::Args),
     Backup(backup::Args),
+    Journal(journal::Args),
     Restore(restore::Args),
     Bench(bench::Args),
     Version(version::Args),
@@ -141,6 +143,7 @@ impl Command {
             Command::Dump(args) => dump::run(args),
             Command::Load(args) => load::run(&args),
             Command::Backup(args) => backup::run(&args),
+            Command::Journal(args) => journal::run(&args),
             Command::Restore(args) => restore::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Version(args) => version::run(&args),

@@ -15,6 +15,7 @@
 //! DIR/serve.json    options that `serve` was last given ([`kept`])
 //! DIR/backup.key    the key of its backups, once there was one; secret
 //! DIR/backup.json   the history of its bases, and the number of the newest one begun
+//! DIR/journal.json  the journal's generation, and a segment and base from which it is read
 //! DIR/backup-copy/  the copy that is being backed up
 //! DIR/restored      there in a restored copy, until `pando backup final`
 //! DIR/restoring/    what `pando backup restore` has read so far
@@ -25,6 +26,7 @@
 //! which names it ([`Making`]), and the same command begins anew.
 
 mod backup;
+mod journal;
 mod kept;
 
 use std::{
@@ -49,9 +51,10 @@ use wire::{Fingerprint, Joined, Token, TokenError};
 
 pub(crate) use self::{
     backup::{
-        Progress as BackupProgress, backup_key, begin_copy, end_copy, finalize, is_restored,
-        make_backup_key, read_backup_key, restore, small_files,
+        Progress as BackupProgress, Restored, backup_key, begin_copy, end_copy, finalize,
+        has_backup_key, is_restored, make_backup_key, read_backup_key, restore, small_files,
     },
+    journal::JournalNote,
     kept::{Kept, KeptAddress, KeptBackup},
 };
 use crate::{
@@ -474,6 +477,15 @@ impl DataDir {
         blocks: &Blocks,
         config: &RocksConfig,
     ) -> anyhow::Result<RocksEngine> {
+        self.cut_log(blocks)?;
+        let named = blocks.clone();
+        let stabilize = Box::new(move || named.sync().map_err(io::Error::other));
+        Ok(RocksEngine::open(folder, config)?.before_tables(stabilize))
+    }
+
+    /// Cuts off the end of the log what refers to blocks that a power cut has taken.
+    pub(crate) fn cut_log(&self, blocks: &Blocks) -> anyhow::Result<()> {
+        let folder = &self.metadata_folder();
         if !blocks.puts_are_stable()
             && let Some(log) = LogTail::read(folder)?
         {
@@ -484,9 +496,7 @@ impl DataDir {
             }
             log.cut(kept)?;
         }
-        let named = blocks.clone();
-        let stabilize = Box::new(move || named.sync().map_err(io::Error::other));
-        Ok(RocksEngine::open(folder, config)?.before_tables(stabilize))
+        Ok(())
     }
 
     /// Opens the block store.

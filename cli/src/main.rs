@@ -18,6 +18,7 @@ mod connect;
 mod data;
 mod failure;
 mod http;
+mod journal;
 mod logging;
 mod memory;
 mod mount_log;

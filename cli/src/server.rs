@@ -26,7 +26,7 @@ use meta::{
     ClusterOptions, Durability, Limits, MemoryBudget, Offload, Server, ServerOptions, Word,
 };
 use rustix::net::sockopt;
-use store::{Blocks, RocksConfig, RocksEngine};
+use store::{Blocks, Engine, RocksConfig, RocksEngine};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
@@ -43,6 +43,7 @@ use crate::{
     data::{self, DataDir, Kept},
     failure::usage,
     http::{self, Phase},
+    journal::{self, Journal, Ship, Started},
     memory,
     near::Near,
     panics,
@@ -177,6 +178,7 @@ pub(crate) struct Running {
     threads: Vec<thread::JoinHandle<()>>,
     page: Option<StatusPage>,
     backups: Option<Backups>,
+    journal: Option<(Arc<Ship>, Journal)>,
 }
 
 /// The status page: it is there before the server is, and until the server has stopped.
@@ -248,10 +250,15 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     if options.kept.backup.is_some() {
         backups::for_one_server(data.server())?;
     }
+    // A crash may have left it, and it keeps tables that compaction has replaced.
+    if let Err(error) = data::end_copy(data.path()) {
+        tracing::warn!(error = format!("{error:#}"), "an old copy for the backup is left");
+    }
     let backup = options.kept.backup.as_ref();
-    let state = backups::State::new(data.path(), backup, data.has_local_blocks())?;
+    let state = backups::State::new(data.path(), backup, data.has_local_blocks());
     let beside = state.clone().map(|state| state as Arc<dyn meta::Backup>);
-    let (server, engine) = open(&data, blocks.clone(), options, (address, &certificates), beside)?;
+    let Opened { server, engine, journal } =
+        open(&data, blocks.clone(), options, (address, &certificates), beside)?;
     if let Err(cause) = trial {
         server.block_store_failed(&cause);
     }
@@ -273,6 +280,7 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
         threads,
         page,
         backups: None,
+        journal,
     };
     let door = Door { listener, connections, admission, certificates };
     let started = running
@@ -340,6 +348,9 @@ impl Running {
             let _ = thread.join();
         }
         self.data.remove_address();
+        if let Some((ship, _)) = &self.journal {
+            ship.stops();
+        }
         let halted = self.server.halted().now_or_never().is_some();
         let synced = self.server.sync();
         if halted || synced.is_err() {
@@ -348,6 +359,9 @@ impl Running {
         }
         if let Some(backups) = self.backups.take() {
             backups.stop();
+        }
+        if let Some((_, journal)) = self.journal.take() {
+            journal.stop();
         }
         synced.context("cannot make the last changes stable")?;
         tracing::info!("stopped: all that was answered is on stable storage");
@@ -368,7 +382,9 @@ impl Running {
     ) -> anyhow::Result<()> {
         let (Some(kept), Some(state)) = (&self.kept.backup, state) else { return Ok(()) };
         let of = (self.data.path(), self.data.name());
-        self.backups = Some(Backups::start(kept, state, of, (engine, self.server.clone()))?);
+        let ship = self.journal.as_ref().map(|(ship, _)| Arc::clone(ship));
+        let serving = (engine, self.server.clone());
+        self.backups = Some(Backups::start(kept, state, of, serving, ship)?);
         Ok(())
     }
 
@@ -442,7 +458,7 @@ fn open(
     options: &Options,
     (address, certificates): (SocketAddr, &Certificates),
     backup: Option<Arc<dyn meta::Backup>>,
-) -> anyhow::Result<(Server, Arc<RocksEngine>)> {
+) -> anyhow::Result<Opened> {
     let folder = data.blocks_folder();
     let store = RocksConfig {
         block_cache_bytes: usize::try_from(options.memory.block_cache)?,
@@ -450,12 +466,26 @@ fn open(
         ..RocksConfig::default()
     };
     // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
-    let engine = Arc::new(data.engine(&blocks, &store)?);
+    let journal = options.kept.backup.as_ref().filter(|kept| kept.journal);
+    let (engine, journaled, journal) = match journal {
+        Some(kept) => {
+            let Started { engine, journaled, ship, journal } =
+                journal::start(data, &blocks, &store, &kept.url)?;
+            (engine, journaled as Arc<dyn Engine>, Some((ship, journal)))
+        }
+        None => {
+            journal::start::end(data.path())?;
+            let engine = Arc::new(data.engine(&blocks, &store)?);
+            (Arc::clone(&engine), engine as Arc<dyn Engine>, None)
+        }
+    };
+    let ship = journal.as_ref().map(|(ship, _)| Arc::clone(ship));
+    let shortest = ship.as_ref().map_or(Duration::ZERO, |_| journal::COMMIT_INTERVAL_MIN);
     let options = ServerOptions {
         address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
         cores: options.cores.get() + usize::from(options.near),
         durability: options.durability,
-        commit_interval: options.commit_interval,
+        commit_interval: options.commit_interval.max(shortest),
         lease: options.lease,
         offload: Offload::Threads,
         space: Arc::new(move || match &folder {
@@ -466,11 +496,22 @@ fn open(
         limits: limits(data, options),
         cluster: cluster(data, options, (address, certificates))?,
         backup,
+        journal: ship.clone().map(|ship| ship as Arc<dyn meta::Beside>),
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    let server = Server::open(engine.clone(), blocks, options, clock, random)
+    let server = Server::open(journaled, blocks, options, clock, random)
         .with_context(|| format!("cannot serve {}", data.path().display()))?;
-    Ok((server, engine))
+    if let Some(ship) = ship {
+        ship.serves(server.clone());
+    }
+    Ok(Opened { server, engine, journal })
+}
+
+/// A server that was opened, and what it stands on.
+struct Opened {
+    server: Server,
+    engine: Arc<RocksEngine>,
+    journal: Option<(Arc<Ship>, Journal)>,
 }
 
 /// Returns how the server reaches the others of its cluster, if `data` and the options agree.

@@ -32,7 +32,7 @@ use crate::{
     observe::{self, Observed},
     opens::Opens,
     quota::Quotas,
-    reclaim::backlog::Backlog,
+    reclaim::{backlog::Backlog, marks},
     record::{Config, Record as _, SessionRecord, Settings, TrashSetting, key},
     record_cache::RecordCache,
     server::{Counters, InoCounters, Limits, ServerOptions, Shared},
@@ -295,14 +295,23 @@ impl Server {
     }
 
     /// Makes what the next start of an old copy needs: inode numbers go on further, as the next ones
-    /// may be in use in the original.
+    /// may be in use in the original, and no block is marked with a base of the original.
     ///
     /// # Errors
     /// When the engine is not formatted, or cannot be read or written.
     pub fn prepare_copy(engine: &dyn Engine) -> Result<(), OpenError> {
         upgrade::bring_up_to_date(engine)?;
         engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
+        marks::clear(engine)?;
         InoCounters::skip(engine)
+    }
+
+    /// Number of the newest base of a backup that may name a block to delete; 0: none.
+    ///
+    /// # Errors
+    /// When the engine cannot be read.
+    pub fn newest_mark(engine: &dyn Engine) -> Result<u64, OpenError> {
+        marks::newest(engine)
     }
 
     /// Id of the file system in an engine.

@@ -111,8 +111,9 @@ pub(crate) fn start(shared: &Arc<Shared>, aim: Aim) -> Result<Check> {
         return Err(Fault::Refused(text.into()));
     }
     if aim.gc() && shared.options.hold() == Hold::Everything {
-        let text = "this is a restored copy, and the original may have stored the blocks that this \
-                    one does not name: no block is removed before `pando backup final`";
+        let text = "blocks that this server does not name are held: in a restored copy until `pando \
+                    backup final`, as the original may have stored them, and elsewhere until it is \
+                    known which bases of the backup may name them (`pando status`)";
         return Err(Fault::Refused(text.into()));
     }
     let mut latest = shared.jobs.latest.lock();

@@ -9,6 +9,7 @@
 //! begun, and the block goes when no base up to that one is kept. Numbers decide, no clock does.
 
 pub(crate) mod backlog;
+pub(crate) mod marks;
 pub(crate) mod notes;
 
 use std::ops::ControlFlow;
@@ -106,16 +107,17 @@ fn contents(txn: &mut Txn<'_>, ino: Ino, first: u32) -> Result<()> {
 }
 
 /// Deletes the blocks that nothing names any more, then their notes. Where bases hold blocks, all
-/// notes are looked at once for each state of the bases, `seen`.
+/// notes are looked at once for each state of the bases: `seen` is the last one for which all were.
 async fn delete_garbage(core: &Core, seen: &mut Option<Hold>) {
     let shared = &core.inner.shared;
     let hold = shared.options.hold();
     match hold {
         Hold::Nothing | Hold::Bases { begun: 0, .. } => {}
         Hold::Everything => return,
-        Hold::Bases { .. } if seen.replace(hold) == Some(hold) => return,
+        Hold::Bases { .. } if *seen == Some(hold) => return,
         Hold::Bases { .. } => {}
     }
+    let mut failed = false;
     let mut from = key::works(b'G');
     loop {
         let found = match garbage(shared.engine.as_ref(), &from) {
@@ -124,7 +126,10 @@ async fn delete_garbage(core: &Core, seen: &mut Option<Hold>) {
                 return tracing::error!(error = describe(&error), "cannot list garbage");
             }
         };
-        let Some(last) = found.last() else { return };
+        let Some(last) = found.last() else {
+            *seen = (!failed).then_some(hold);
+            return;
+        };
         from = key::end_of(&last.key);
         if shared.dumps.is_making() {
             // Blocks that a dump names stay until they are copied. A dump that starts from now
@@ -150,7 +155,10 @@ async fn delete_garbage(core: &Core, seen: &mut Option<Hold>) {
                     gone.extend([key, unsynced]);
                 }
                 // The next round tries again.
-                Err(error) => tracing::warn!(error = describe(&error), "block not deleted"),
+                Err(error) => {
+                    failed = true;
+                    tracing::warn!(error = describe(&error), "block not deleted");
+                }
             }
         }
         if !gone.is_empty() {
@@ -177,14 +185,18 @@ struct Note {
     held_for: HeldFor,
 }
 
-/// Returns the notes whose blocks can go, and marks those that have no mark yet.
+/// Returns the notes whose blocks can go, and marks those that have no mark yet. Before the first
+/// base nothing holds a note without a mark, and a mark is that of an earlier history.
 async fn release(core: &Core, found: Vec<Note>) -> Vec<Note> {
     let (begun, oldest) = match core.inner.shared.options.hold() {
         Hold::Nothing => return found,
         Hold::Everything => return Vec::new(),
-        Hold::Bases { begun: 0, .. } => return found,
         Hold::Bases { begun, oldest } => (begun, oldest),
     };
+    if begun == 0 {
+        let is_free = |note: &Note| note.held_for.0.is_none_or(|base| base < oldest);
+        return found.into_iter().filter(is_free).collect();
+    }
     let (held, free): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|note| note.held_for.0.is_none_or(|base| base >= oldest));
     let unmarked = held.into_iter().filter(|note| note.held_for.0.is_none());

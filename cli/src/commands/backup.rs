@@ -1,13 +1,15 @@
 //! `pando backup`: bases in an object store are made, listed, checked and restored.
 
+mod forget;
+
 use std::{
-    path::{self, Path, PathBuf},
+    path::{self, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime},
 };
 
-use ::backup::{Base, Key, Place, Progress};
-use anyhow::{Context as _, ensure};
+use ::backup::{Base, Error, Key, Manifest, Place, Progress, Wanted};
+use anyhow::{Context as _, anyhow};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -17,12 +19,12 @@ use super::{format::has_keys, token::moment};
 use crate::{
     backups::{self, Maker},
     connect,
-    data::{self, DataDir, KeptBackup},
+    data::{self, DataDir, Restored},
     failure::usage,
     output,
 };
 
-/// Make, list, check and restore backups of the metadata of a file system of one server.
+/// Make, list, check, restore and remove backups of the metadata of a file system of one server.
 ///
 /// `pando serve --backup URL` makes a base every five minutes while something changes. A base has
 /// the metadata, which includes the contents of small files, and the keys. Contents in a block store
@@ -44,6 +46,7 @@ enum Command {
     Check(Check),
     Restore(Restore),
     Final(Final),
+    Forget(forget::Forget),
     Key(PrintKey),
 }
 
@@ -60,13 +63,26 @@ struct Now {
 
 /// Where bases are, and the key that opens them.
 #[derive(Debug, clap::Args)]
-struct From {
+pub(super) struct From {
     /// Store of the backup.
     #[arg(long, value_name = "URL", value_parser = place_url)]
-    from: String,
+    pub(super) from: String,
     /// File with the backup key, as `pando backup key` prints it, or DIR/backup.key.
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
+}
+
+/// The base that is meant.
+#[derive(Debug, clap::Args)]
+struct WantedBase {
+    /// Take a base of this history, as `pando backup list` prints it [default: the only history that
+    /// has such bases].
+    #[arg(long, value_name = "ID", value_parser = history)]
+    history: Option<String>,
+    /// Take the newest base of this time or before, such as 2026-01-31T12:00:00Z [default: the newest
+    /// one].
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    at: Option<u64>,
 }
 
 /// List the bases of a store that a key opens, the oldest first.
@@ -74,6 +90,9 @@ struct From {
 struct List {
     #[command(flatten)]
     from: From,
+    /// List the bases of this history only.
+    #[arg(long, value_name = "ID", value_parser = history)]
+    history: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -84,16 +103,16 @@ struct List {
 struct Check {
     #[command(flatten)]
     from: From,
-    /// Check the newest base of this time or before, such as 2026-01-31T12:00:00Z [default: the
-    /// newest one].
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    at: Option<u64>,
+    #[command(flatten)]
+    base: WantedBase,
 }
 
 /// Make a data directory from a base. All of it is verified on the way.
 ///
-/// The copy has the keys and tokens of the original. Inode numbers go on further, as the original
-/// may have used the next ones. The copy deletes no contents from a shared block store before
+/// Where several histories have bases, as those of a restored copy and of its original, --history
+/// names the one that is meant. The copy has the keys and tokens of the original. Inode numbers go
+/// on further, as the original may have used the next ones. The copy deletes no contents from a
+/// shared block store before
 /// `pando backup final` says that the original is gone; until then, run `pando fsck --gc` at neither.
 /// After an interruption run the same command again: DIR is not served before it is whole.
 #[derive(Debug, clap::Args)]
@@ -103,10 +122,8 @@ struct Restore {
     /// The new data directory: missing or empty.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Restore the newest base of this time or before, such as 2026-01-31T12:00:00Z [default: the
-    /// newest one].
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    at: Option<u64>,
+    #[command(flatten)]
+    base: WantedBase,
 }
 
 /// Say of a restored copy that its original is gone for good: from the next start on, the copy
@@ -136,6 +153,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Check(check) => check.run(),
         Command::Restore(restore) => restore.run(),
         Command::Final(done) => done.run(),
+        Command::Forget(forget) => forget.run(),
         Command::Key(key) => key.run(),
     }?;
     Ok(ExitCode::SUCCESS)
@@ -162,15 +180,35 @@ fn time(text: &str) -> Result<u64, String> {
     since.map(|since| since.as_secs()).map_err(|_| "is before 1970".to_owned())
 }
 
+/// Parses the id of a history, for clap.
+pub(super) fn history(text: &str) -> Result<String, String> {
+    let is_id = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let wrong = || "an id of a history has 16 hexadecimal digits".to_owned();
+    is_id.then(|| text.to_lowercase()).ok_or_else(wrong)
+}
+
+fn open(url: &str) -> anyhow::Result<Place> {
+    backups::open_place(url)
+        .with_context(|| format!("cannot open {}", backups::without_options(url)))
+}
+
 impl From {
-    fn open(&self) -> anyhow::Result<(Place, Key)> {
-        let shown = backups::without_options(&self.from);
-        if let Some(("file", folder)) = self.from.split_once("://") {
-            ensure!(Path::new(folder).is_dir(), "there is no directory {folder}");
-        }
-        let place =
-            backups::open_place(&self.from).with_context(|| format!("cannot open {shown}"))?;
-        Ok((place, data::read_backup_key(&self.key)?))
+    pub(super) fn open(&self) -> anyhow::Result<(Place, Key)> {
+        Ok((open(&self.from)?, data::read_backup_key(&self.key)?))
+    }
+}
+
+impl WantedBase {
+    async fn find(&self, place: &Place, key: &Key) -> anyhow::Result<Base> {
+        let wanted = Wanted { history: self.history.clone(), at: self.at };
+        place.choose(key, &wanted).await.map_err(|error| {
+            let Error::Ambiguous(candidates) = error else { return error.into() };
+            let lines = candidates.iter().map(|of| {
+                format!("\n  --history {}  {}, newest base {}", of.history, of.name, at(of.newest))
+            });
+            let lines: String = lines.collect();
+            anyhow!("several histories have such bases: choose one of them{lines}")
+        })
     }
 }
 
@@ -179,14 +217,21 @@ impl Now {
         let data = DataDir::open(&self.data)?;
         backups::for_one_server(data.server())?;
         let kept = data::Kept::read(&self.data)?.backup;
+        let holds_nothing = kept.is_none() && !data.has_local_blocks();
         let url = self.to.clone().or(kept.map(|kept| kept.url));
         let Some(url) = url else { return Err(usage("--to URL says where the backup goes")) };
-        let kept = KeptBackup { url, every_seconds: 0, keep_seconds: 0 };
         let engine = data.engine(&data.blocks()?, &RocksConfig::default())?;
-        let mut maker = Maker::open(&kept, data.path(), data.name(), &engine)?;
+        let mut maker = Maker::new(&url, data.path(), data.name());
         let made = connect::runtime()?.block_on(maker.make(&engine, |_| ()))?;
         let (bytes, uploaded) = (backups::size(made.bytes), backups::size(made.uploaded));
-        output::print(&format!("made base {}: {bytes}, {uploaded} uploaded", made.number))
+        output::print(&format!("made base {}: {bytes}, {uploaded} uploaded", made.number))?;
+        if holds_nothing {
+            output::print(
+                "a server without --backup deletes contents of removed files at once, also those that \
+                 this base names",
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -220,7 +265,7 @@ impl<'a> Listed<'a> {
 
     fn row(&self) -> Vec<String> {
         vec![
-            moment(i64::try_from(self.made).unwrap_or(i64::MAX)),
+            at(self.made),
             self.name.to_owned(),
             self.history.to_owned(),
             self.number.to_string(),
@@ -234,7 +279,8 @@ impl<'a> Listed<'a> {
 impl List {
     fn run(&self) -> anyhow::Result<()> {
         let (place, key) = self.from.open()?;
-        let bases = connect::runtime()?.block_on(place.bases(&key))?;
+        let of = self.history.as_deref();
+        let bases = connect::runtime()?.block_on(place.bases(&key, of))?;
         let listed: Vec<_> = bases.iter().map(Listed::of).collect();
         if self.json {
             return output::print_json(&listed);
@@ -249,7 +295,7 @@ impl Check {
     fn run(&self) -> anyhow::Result<()> {
         let (place, key) = self.from.open()?;
         let base = connect::runtime()?.block_on(async {
-            let base = place.choose(&key, self.at).await?;
+            let base = self.base.find(&place, &key).await?;
             let bar = bar(&base);
             place.check(&base, &key, &|done| tell(&bar, done)).await?;
             bar.finish_and_clear();
@@ -263,9 +309,9 @@ impl Restore {
     fn run(&self) -> anyhow::Result<()> {
         let (place, key) = self.from.open()?;
         let runtime = connect::runtime()?;
-        let base = runtime.block_on(place.choose(&key, self.at))?;
+        let base = runtime.block_on(self.base.find(&place, &key))?;
         let bar = bar(&base);
-        let (name, has_local_blocks) = data::restore(&self.data, &key, |folder| {
+        let (name, has_local_blocks) = data::restore(&self.data, &key, Restored::Copy, |folder| {
             let told = |done| tell(&bar, done);
             Ok(runtime.block_on(place.restore(&base, &key, folder, &told))?)
         })?;
@@ -273,10 +319,10 @@ impl Restore {
         let data = self.data.display();
         output::print(&format!("restored {name} in {data} from {}", described(&base)))?;
         if has_local_blocks {
-            output::print(&format!(
+            return output::print(&format!(
                 "contents of larger files are not in a backup: copy what you have of the original's \
                  DIR/blocks to {data}/blocks before you serve it"
-            ))?;
+            ));
         }
         output::print(&format!(
             "the copy deletes no contents until `pando backup final --data {data}`: say that when \
@@ -309,20 +355,25 @@ impl PrintKey {
     }
 }
 
-fn described(base: &Base) -> String {
+pub(super) fn described(base: &Base) -> String {
     let manifest = &base.manifest;
-    let made = moment(i64::try_from(manifest.made).unwrap_or(i64::MAX));
-    let size = backups::size(manifest.bytes());
-    format!("base {} of {made}, {} files, {size}", manifest.number, manifest.files.len())
+    let (made, size) = (at(manifest.made), backups::size(manifest.bytes()));
+    let Manifest { number, history, files, .. } = manifest;
+    format!("base {number} of {made} in history {history}, {} files, {size}", files.len())
 }
 
-fn bar(base: &Base) -> ProgressBar {
+/// A time for people, of seconds since the Unix epoch.
+pub(super) fn at(seconds: u64) -> String {
+    moment(i64::try_from(seconds).unwrap_or(i64::MAX))
+}
+
+pub(super) fn bar(base: &Base) -> ProgressBar {
     let bar = ProgressBar::new(base.manifest.bytes());
     let style = ProgressStyle::with_template("{bar:30} {bytes} of {total_bytes}, {eta} left");
     bar.enable_steady_tick(Duration::from_millis(200));
     bar.with_style(style.expect("the template is well-formed"))
 }
 
-fn tell(bar: &ProgressBar, done: Progress) {
+pub(super) fn tell(bar: &ProgressBar, done: Progress) {
     bar.set_position(done.bytes);
 }

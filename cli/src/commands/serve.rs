@@ -163,6 +163,12 @@ struct BackupArgs {
     /// are not backed up. `off` ends the backups [default: what DIR keeps of the last start].
     #[arg(long, value_name = "URL|off", value_parser = backup_url)]
     backup: Option<String>,
+    /// Keep a journal: what is stable is in the object store at URL, too, before anybody is told, so
+    /// that a lost machine takes nothing that was stable (`pando journal recover`). URL is that of
+    /// the backup, whose bases the journal begins with. Contents of files must be in a shared store.
+    /// Each `fsync` waits for a put. `off` ends the journal [default: what DIR keeps].
+    #[arg(long, value_name = "URL|off", value_parser = backup_url)]
+    journal: Option<String>,
     /// Make a base this often, if something has changed [default: what DIR keeps, or 5m].
     #[arg(long, value_name = "TIME", value_parser = backup_every)]
     backup_every: Option<Duration>,
@@ -173,13 +179,26 @@ struct BackupArgs {
 }
 
 const BACKUP_OFF: &str = "off";
-const BACKUP_EVERY_SECONDS: u64 = 300;
-const BACKUP_KEEP_SECONDS: u64 = 24 * 3600;
 
 impl BackupArgs {
     /// The backups of this start, where the directory keeps those of the last one.
     fn kept(&self, before: Option<KeptBackup>) -> anyhow::Result<Option<KeptBackup>> {
-        let url = match (&self.backup, &before) {
+        let journal = match &self.journal {
+            Some(url) if url == BACKUP_OFF => None,
+            Some(url) => Some(url.clone()),
+            None if self.backup.as_deref() == Some(BACKUP_OFF) => None,
+            None => before.as_ref().filter(|before| before.journal).map(|it| it.url.clone()),
+        };
+        let given = match (&self.backup, &journal) {
+            (Some(url), Some(journal)) if url != journal => {
+                return Err(usage(
+                    "the bases of --backup and the journal are in one place: give one URL",
+                ));
+            }
+            (None, journal) => journal.as_ref(),
+            (given, _) => given.as_ref(),
+        };
+        let url = match (given, &before) {
             (Some(url), _) if url == BACKUP_OFF => return Ok(None),
             (Some(url), _) => url.clone(),
             (None, Some(before)) => before.url.clone(),
@@ -193,10 +212,12 @@ impl BackupArgs {
         };
         let every = before.as_ref().map(|before| before.every_seconds);
         let keep = before.as_ref().map(|before| before.keep_seconds);
+        let unsaid = KeptBackup::at(&url);
         Ok(Some(KeptBackup {
+            every_seconds: seconds(self.backup_every, every, unsaid.every_seconds),
+            keep_seconds: seconds(self.backup_keep, keep, unsaid.keep_seconds),
+            journal: journal.is_some(),
             url,
-            every_seconds: seconds(self.backup_every, every, BACKUP_EVERY_SECONDS),
-            keep_seconds: seconds(self.backup_keep, keep, BACKUP_KEEP_SECONDS),
         }))
     }
 }

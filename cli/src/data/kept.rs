@@ -42,6 +42,21 @@ pub(crate) struct KeptBackup {
     pub(crate) url: String,
     pub(crate) every_seconds: u64,
     pub(crate) keep_seconds: u64,
+    /// Whether there is a journal in the same place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) journal: bool,
+}
+
+impl KeptBackup {
+    /// Backups to a place, as often and kept as long as when nothing else is said.
+    pub(crate) fn at(url: &str) -> KeptBackup {
+        KeptBackup {
+            url: url.to_owned(),
+            every_seconds: 300,
+            keep_seconds: 24 * 3600,
+            journal: false,
+        }
+    }
 }
 
 /// An address as it was given. Persisted.

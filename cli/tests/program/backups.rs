@@ -1,5 +1,7 @@
 //! Backups of one server: made beside load, restored elsewhere, and what is said when they fail.
 
+mod changed;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -152,7 +154,9 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_server_that_is_lost_with_its_directory_is_restored_elsewhere() {
-    let data = Data::formatted();
+    let data = Data { folder: folder() };
+    let blocks = data.folder.path().join("contents");
+    succeed(&["format", "--data", text(&data.path()), "--blocks", text(&blocks)]);
     let place = data.folder.path().join("store");
     let key = data.folder.path().join("key");
     let server = start(&data.path(), &["--backup", text(&place), "--backup-every", "1s"]);
@@ -203,6 +207,42 @@ fn a_server_that_is_lost_with_its_directory_is_restored_elsewhere() {
     let histories = listed.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2));
     let histories: BTreeSet<_> = histories.collect();
     assert_eq!(histories.len(), 2, "{listed}");
+    choose_and_forget(&elsewhere, &from, &listed);
+}
+
+/// Two histories are told apart, and the one of the original is removed.
+fn choose_and_forget(copy: &Path, from: &[&str], listed: &str) {
+    let check = [&["backup", "check"], from].concat();
+    let said = fail(1, &check);
+    assert!(said.contains("choose one of them"), "{said}");
+    let noted = fs::read_to_string(copy.join("backup.json")).unwrap();
+    let noted: serde_json::Value = serde_json::from_str(&noted).unwrap();
+    let own = format!("{:016x}", noted["history"].as_u64().unwrap());
+    let histories = listed.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2));
+    let original = histories.filter(|history| *history != own).last().unwrap();
+    for history in [own.as_str(), original] {
+        assert!(said.contains(&format!("--history {history}  data, newest base 2")), "{said}");
+        let checked = succeed(&[&check[..], &["--history", history]].concat());
+        assert!(checked.contains(&format!("in history {history}")), "{checked}");
+    }
+    let forget = |history: &str, more: &[&str]| {
+        let args = ["backup", "forget", "--data", text(copy), "--history", history];
+        run(&[&args[..], more].concat())
+    };
+    let refused = forget(&own, &["--yes"]);
+    assert!(stderr(&refused).contains("it stays"), "{}", stderr(&refused));
+    let stdout =
+        |output: &std::process::Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = stdout(&forget(original, &[]));
+    assert!(told.contains("would remove") && told.contains("without --yes"), "{told}");
+    assert!(succeed(&[&["backup", "list"], from].concat()).contains(original));
+    let told = stdout(&forget(original, &["--yes"]));
+    assert!(told.contains("removed history"), "{told}");
+    let left = succeed(&[&["backup", "list"], from].concat());
+    assert!(left.contains(&own) && !left.contains(original), "{left}");
+    succeed(&check);
+    let none = forget(original, &["--yes"]);
+    assert!(stderr(&none).contains("no base of history"), "{}", stderr(&none));
 }
 
 #[test]
@@ -244,6 +284,10 @@ fn a_store_that_is_away_is_told_and_nobody_waits() {
     assert!(restored.status.success(), "{}", stderr(&restored));
     let server = start(&elsewhere, &[]);
     compare(&server, &elsewhere, &tree);
+    // The copy has blocks of its own: nothing is held.
+    assert!(status(&server, &elsewhere).1["backup"].is_null());
+    let token = elsewhere.join("admin.token");
+    succeed(&["fsck", server.address(), "--token", text(&token), "--gc"]);
     drop((server, store));
 }
 

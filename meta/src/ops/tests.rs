@@ -8,6 +8,7 @@ mod cost;
 mod damage;
 mod dump;
 mod ends;
+mod held;
 mod huge;
 mod keys;
 mod link;

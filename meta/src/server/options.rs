@@ -88,7 +88,7 @@ pub trait Backup: Send + Sync {
 pub enum Hold {
     /// None: blocks are deleted at once.
     Nothing,
-    /// All: another file system may name them.
+    /// All: another file system may name them, or bases that are not known yet.
     Everything,
     /// All that a base of a backup may name.
     Bases {

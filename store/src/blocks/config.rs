@@ -39,7 +39,7 @@ impl BlocksConfig {
 
     /// Opens the place that the address names, for objects that are no blocks, and returns it with
     /// the prefix of their names: empty, or with `/` at its end. Puts into a local directory, which
-    /// is made when it is missing, are stable.
+    /// must be there, are stable.
     ///
     /// # Errors
     /// When the address names no store that this program can open.
@@ -68,7 +68,6 @@ impl BlocksConfig {
         match self.url.split_once("://") {
             Some(("file", path)) => {
                 let path = path::absolute(Path::new(path))?;
-                fs::create_dir_all(&path)?;
                 let objects =
                     LocalFileSystem::new_with_prefix(&path).map_err(BlocksError::Store)?;
                 Ok((Arc::new(objects.with_fsync(true)), String::new()))

@@ -36,6 +36,7 @@ pub(crate) struct Setup {
     pub(crate) background: bool,
     pub(crate) limits: Limits,
     pub(crate) offload: Offload,
+    pub(crate) backup: Option<Arc<dyn crate::Backup>>,
 }
 
 impl Default for Setup {
@@ -49,6 +50,7 @@ impl Default for Setup {
             background: true,
             limits: Limits::default(),
             offload: Offload::Inline,
+            backup: None,
         }
     }
 }
@@ -279,6 +281,7 @@ fn open(
         durability: setup.durability,
         limits: setup.limits.clone(),
         offload: setup.offload.clone(),
+        backup: setup.backup.clone(),
         ..ServerOptions::simulated("memory:1")
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()

@@ -1,0 +1,323 @@
+//! The journal of a running server: what is stable is in an object store as well, before anybody
+//! is told that it is stable.
+//!
+//! `server` starts it before the server opens ([`start`](start::start)), and hands the server an
+//! engine ([`Journaled`]) whose `sync` returns when the journal has all that was written before. A
+//! thread of its own reads the engine's log and puts segments ([`run`]). The crate `journal` has
+//! everything that concerns the store, `backups` makes the bases that the journal begins with.
+//!
+//! Until the first base is complete, or after a start that found a gap between journal and log,
+//! stable storage is the disk alone, and `pando status` says so ([`Phase::Begins`]).
+//!
+//! Always true: `sync` of a journal in force returns only after the segment with the last change
+//! before it is known to be stored; once the journal belongs to another process, no `sync` returns
+//! with success any more.
+
+mod engine;
+mod run;
+pub(crate) mod start;
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use ::journal::{Covered, Trouble, WriterStatus};
+use base::error::describe;
+use meta::Server;
+use parking_lot::{Condvar, Mutex};
+use store::{Error, Result};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+pub(crate) use self::{
+    engine::Journaled,
+    run::Journal,
+    start::{Started, start},
+};
+use crate::backups::{self, span};
+
+/// Time for which a store may fail before changes wait, and bytes that it may lack.
+const LAG_MAX: Duration = Duration::from_secs(10);
+const LAG_BYTES_MAX: u64 = 256 << 20;
+/// A put that takes longer is a problem in `pando status`.
+const SLOW_PUT: Duration = Duration::from_secs(1);
+/// Time that a stop of the server waits for the last segment.
+const LAST_SEGMENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Shortest commit interval beside a journal: each is a put.
+pub(crate) const COMMIT_INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+/// How far the journal is, for all who wait for it.
+pub(crate) struct Ship {
+    /// The URL, without options.
+    shown: String,
+    generation: u64,
+    course: Mutex<Course>,
+    changed: Condvar,
+    /// There is something to put.
+    wake: Notify,
+    /// Bytes of batches that were written, and that are in the journal.
+    written: AtomicU64,
+    /// Newest complete base of this generation.
+    based: watch::Sender<Based>,
+    server: OnceLock<Server>,
+}
+
+/// A base that this server has made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Based {
+    pub(crate) covered: Covered,
+    /// The segment that its copy was made after.
+    pub(crate) segment: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The journal waits for a base.
+    Begins,
+    /// What is stable is in the journal.
+    InForce,
+    /// The journal belongs to another process, or is broken.
+    Lost,
+}
+
+struct Course {
+    phase: Phase,
+    /// Position that somebody waits for, and that the journal has.
+    wanted: u64,
+    /// Bytes of batches that were written when it was last asked for.
+    wanted_bytes: u64,
+    shipped: u64,
+    /// Bytes of batches that the journal has.
+    shipped_bytes: u64,
+    /// Since when the segment under way is being put.
+    since: Option<Instant>,
+    /// Since when puts fail, and the last reason.
+    fails: Option<(Instant, String)>,
+    /// Why the journal is lost.
+    lost: String,
+    /// The time when those who wait give up, at a stop.
+    until: Option<Instant>,
+    status: WriterStatus,
+}
+
+impl Ship {
+    fn new(shown: String, generation: u64, shipped: u64, phase: Phase) -> Ship {
+        Ship {
+            shown,
+            generation,
+            course: Mutex::new(Course {
+                phase,
+                wanted: shipped,
+                wanted_bytes: 0,
+                shipped,
+                shipped_bytes: 0,
+                since: None,
+                fails: None,
+                lost: String::new(),
+                until: None,
+                status: WriterStatus::default(),
+            }),
+            changed: Condvar::new(),
+            wake: Notify::new(),
+            written: AtomicU64::new(0),
+            based: watch::Sender::new(Based::default()),
+            server: OnceLock::new(),
+        }
+    }
+
+    /// Generation of this process in the journal.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Number of the last segment that is stored.
+    pub(crate) fn segment(&self) -> u64 {
+        self.course.lock().status.number
+    }
+
+    /// A base of this generation is complete.
+    pub(crate) fn base_made(&self, based: Based) {
+        self.based.send_replace(based);
+    }
+
+    /// The server that is told when it must wait or halt.
+    pub(crate) fn serves(&self, server: Server) {
+        // It is called once.
+        let _ = self.server.set(server);
+    }
+
+    /// From now on nobody waits for long: the server stops.
+    pub(crate) fn stops(&self) {
+        self.course.lock().until = Some(Instant::now() + LAST_SEGMENT_TIMEOUT);
+        self.changed.notify_all();
+    }
+
+    /// Returns when the journal has everything up to a position, if it is in force.
+    fn wait(&self, position: u64) -> Result<()> {
+        let mut course = self.course.lock();
+        if course.wanted < position {
+            course.wanted = position;
+            course.wanted_bytes = self.written.load(Ordering::Relaxed);
+            self.wake.notify_one();
+        }
+        loop {
+            match course.phase {
+                Phase::Begins => return Ok(()),
+                Phase::Lost => return Err(failed(course.lost.clone())),
+                Phase::InForce if course.shipped >= position => return Ok(()),
+                Phase::InForce => {}
+            }
+            match course.until {
+                None => self.changed.wait(&mut course),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if self.changed.wait_for(&mut course, left).timed_out() {
+                        let why = "the journal's store does not answer: the last changes are on \
+                                   this disk alone, and go to the journal at the next start";
+                        return Err(failed(why.to_owned()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The position that is to be shipped, if the journal lacks something, and the bytes that were
+    /// written by then.
+    fn target(&self) -> Option<(u64, u64)> {
+        let mut course = self.course.lock();
+        let has_more = course.phase == Phase::InForce && course.wanted > course.shipped;
+        let now = Instant::now();
+        course.since = has_more.then(|| course.since.unwrap_or(now));
+        has_more.then_some((course.wanted, course.wanted_bytes))
+    }
+
+    /// The journal has everything up to a position, and so many bytes, if that is known.
+    fn shipped(&self, position: u64, bytes: Option<u64>, status: WriterStatus) {
+        let mut course = self.course.lock();
+        course.shipped = course.shipped.max(position);
+        course.shipped_bytes = bytes.unwrap_or(course.shipped_bytes);
+        (course.since, course.fails, course.status) = (None, None, status);
+        drop(course);
+        self.changed.notify_all();
+    }
+
+    /// The journal is in force from this position on.
+    fn begins_after(&self, position: u64) {
+        let mut course = self.course.lock();
+        (course.phase, course.shipped) = (Phase::InForce, position);
+        course.shipped_bytes = self.written.load(Ordering::Relaxed);
+        drop(course);
+        tracing::info!(position, "the journal is in force");
+        self.wake.notify_one();
+    }
+
+    /// The journal is lost for this process: it stops serving.
+    fn is_lost(&self, error: &(dyn std::error::Error + 'static)) {
+        let why = format!("the journal at {} is lost: {}", self.shown, describe(error));
+        let mut course = self.course.lock();
+        (course.phase, course.lost) = (Phase::Lost, why.clone());
+        drop(course);
+        self.changed.notify_all();
+        if let Some(server) = self.server.get() {
+            server.journal_is_lost(&why);
+        }
+    }
+
+    fn tell(&self, trouble: &Trouble<'_>) {
+        let mut course = self.course.lock();
+        match trouble {
+            Trouble::Failed { error, number, .. } => {
+                let text = describe(*error);
+                let is_new = course.fails.is_none();
+                let since = course.fails.as_ref().map_or_else(Instant::now, |fails| fails.0);
+                if is_new {
+                    tracing::error!(segment = number, error = text, "the journal's store fails");
+                }
+                course.fails = Some((since, text));
+            }
+            Trouble::Over => {
+                if course.fails.take().is_some() {
+                    tracing::warn!("the journal's store works again");
+                }
+            }
+        }
+    }
+
+    /// For how long, and by how many bytes, the journal is behind.
+    fn lag(&self) -> (Duration, u64) {
+        let course = self.course.lock();
+        if course.phase != Phase::InForce {
+            return (Duration::ZERO, 0);
+        }
+        let bytes = self.written.load(Ordering::Relaxed).saturating_sub(course.shipped_bytes);
+        (course.since.map_or(Duration::ZERO, |since| since.elapsed()), bytes)
+    }
+
+    /// Has changes wait for as long as the journal is too far behind.
+    fn watch_lag(&self) {
+        let (time, bytes) = self.lag();
+        if let Some(server) = self.server.get() {
+            server.stable_storage_lags(time > LAG_MAX || bytes > LAG_BYTES_MAX);
+        }
+    }
+}
+
+impl meta::Beside for Ship {
+    fn problem(&self) -> Option<String> {
+        let (time, _) = self.lag();
+        let course = self.course.lock();
+        let shown = &self.shown;
+        let waits = if time > LAG_MAX { "; changes wait for it" } else { "" };
+        match (course.phase, &course.fails) {
+            (Phase::Begins, _) => Some(format!(
+                "the journal at {shown} begins with the first base: until then, what is stable is \
+                 on this machine's disk alone"
+            )),
+            (Phase::Lost, _) => Some(course.lost.clone()),
+            (Phase::InForce, Some((since, error))) => {
+                let since = span(since.elapsed());
+                Some(format!("the journal at {shown} fails for {since}: {error}{waits}"))
+            }
+            (Phase::InForce, None) if time > SLOW_PUT => {
+                Some(format!("a put of the journal at {shown} takes {}{waits}", span(time)))
+            }
+            (Phase::InForce, None) => None,
+        }
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        let (time, bytes) = self.lag();
+        let course = self.course.lock();
+        let status = &course.status;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        vec![
+            ("journal", u64::from(course.phase == Phase::InForce && course.fails.is_none())),
+            ("journal_in_force", u64::from(course.phase == Phase::InForce)),
+            ("journal_generation", self.generation),
+            ("journal_segment", status.number),
+            ("journal_lag_nanos", nanos(time)),
+            ("journal_lag_bytes", bytes),
+            ("journal_puts", status.puts),
+            ("journal_put_hedges", status.hedges),
+            ("journal_put_retries", status.retries),
+            ("journal_bytes", status.bytes),
+            ("journal_put_p50_nanos", nanos(status.put_p50)),
+            ("journal_put_p99_nanos", nanos(status.put_p99)),
+        ]
+    }
+}
+
+fn failed(why: String) -> Error {
+    Error::Io(std::io::Error::other(why))
+}
+
+/// The URL of a journal for people.
+fn shown(url: &str) -> String {
+    backups::without_options(url)
+}

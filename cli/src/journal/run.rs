@@ -1,0 +1,214 @@
+//! The thread that ships: it reads the engine's log, and puts one segment after the other.
+
+use std::{
+    future::pending,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use ::journal::{Error, Header, Record, Trouble, Writer};
+use anyhow::Context as _;
+use store::{LogFollower, LogRecord};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use super::{Based, Phase, Ship};
+use crate::data::JournalNote;
+
+/// Bytes of records that a segment has, about.
+const SEGMENT_BYTES: usize = 8 << 20;
+/// Interval at which it is looked whether the journal is too far behind.
+const LAG_LOOK: Duration = Duration::from_millis(100);
+/// Idle time after which it is looked whether the journal belongs to another process.
+const IDLE_LOOK: Duration = Duration::from_secs(5);
+/// Time that the thread has at its end for a segment under way.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The thread.
+pub(crate) struct Journal {
+    stop: watch::Sender<bool>,
+    thread: thread::JoinHandle<()>,
+}
+
+/// What the thread has.
+pub(super) struct Work {
+    pub(super) ship: Arc<Ship>,
+    pub(super) writer: Writer,
+    pub(super) follower: LogFollower,
+    pub(super) path: PathBuf,
+    pub(super) note: JournalNote,
+}
+
+impl Journal {
+    pub(super) fn start(work: Work) -> anyhow::Result<Journal> {
+        let (stop, mut stopped) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .thread_name("journal-io")
+            .build()
+            .context("cannot start a runtime")?;
+        let run = move || {
+            runtime.block_on(async move {
+                let lag = Arc::clone(&work.ship);
+                let watch = async {
+                    loop {
+                        sleep(LAG_LOOK).await;
+                        lag.watch_lag();
+                    }
+                };
+                let work = work.run();
+                tokio::pin!(work);
+                tokio::select! {
+                    () = &mut work => {}
+                    () = watch => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {
+                        // Everything was waited for, or is not to be had now.
+                        let _ = timeout(END_TIMEOUT, work).await;
+                    }
+                }
+            });
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(run);
+        Ok(Journal { stop, thread: thread.context("cannot start a thread")? })
+    }
+
+    /// Ends the thread. The server was stopped before, so nothing is written any more.
+    pub(crate) fn stop(self) {
+        self.stop.send_replace(true);
+        // A panic was logged.
+        let _ = self.thread.join();
+    }
+}
+
+impl Work {
+    /// Ships for as long as the journal belongs to this process.
+    async fn run(mut self) {
+        let mut based = self.ship.based.subscribe();
+        based.mark_unchanged();
+        loop {
+            let done = self.round(&mut based).await;
+            if let Err(error) = done {
+                self.ship.is_lost(&error);
+                return pending().await;
+            }
+        }
+    }
+
+    async fn round(&mut self, based: &mut watch::Receiver<Based>) -> Result<(), Fault> {
+        if based.has_changed().unwrap_or(false) {
+            let based = *based.borrow_and_update();
+            self.base_made(based)?;
+        }
+        if let Some((target, written)) = self.ship.target() {
+            return self.step(target, written).await;
+        }
+        let ship = Arc::clone(&self.ship);
+        tokio::select! {
+            biased;
+            () = ship.wake.notified() => Ok(()),
+            _ = based.changed() => {
+                based.mark_changed();
+                Ok(())
+            }
+            () = sleep(IDLE_LOOK) => self.look().await,
+        }
+    }
+
+    /// Puts the next segment.
+    async fn step(&mut self, target: u64, written: u64) -> Result<(), Fault> {
+        let records = records(self.follower.read(target, SEGMENT_BYTES)?);
+        let ship = Arc::clone(&self.ship);
+        let told = |trouble: Trouble<'_>| ship.tell(&trouble);
+        let appended = self.writer.append(&records, &told).await?;
+        // What was applied at the start was in the journal before, and in the log after.
+        let reached = appended.last.max(self.follower.next() - 1);
+        let bytes = (reached >= target).then_some(written);
+        self.ship.shipped(reached, bytes, self.writer.status());
+        Ok(())
+    }
+
+    /// A base of this generation is complete: the journal may begin after it.
+    fn base_made(&mut self, based: Based) -> Result<(), Fault> {
+        let Based { covered, segment } = based;
+        self.writer.base_made(covered);
+        self.note =
+            JournalNote { segment, base: covered.base, position: covered.position, ..self.note };
+        if let Err(error) = self.note.write(&self.path) {
+            // The note of before leads to the end of the journal as well.
+            tracing::warn!(error = format!("{error:#}"), "the journal's note is old");
+        }
+        if self.ship.course.lock().phase == Phase::Begins {
+            while self.follower.next() <= covered.position {
+                self.follower.read(covered.position, SEGMENT_BYTES)?;
+            }
+            self.ship.begins_after(covered.position);
+        }
+        Ok(())
+    }
+
+    /// Looks whether another process has put the next segment.
+    async fn look(&self) -> Result<(), Fault> {
+        let next = self.writer.end().number + 1;
+        match self.writer.journal().read(next).await {
+            Ok(Some(found)) => {
+                let Header { number, generation, run, .. } = found.header;
+                Err(Error::Fenced { number, generation, run }.into())
+            }
+            Ok(None) => Ok(()),
+            // An absent store is seen by who needs it.
+            Err(error) if error.is_passing() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Why a process cannot go on with its journal.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error(transparent)]
+    Journal(#[from] Error),
+    #[error(transparent)]
+    Log(#[from] store::Error),
+}
+
+/// The records of a log as a segment has them.
+pub(super) fn records(read: Vec<LogRecord>) -> Vec<Record> {
+    let record = |read: LogRecord| Record {
+        sequence: read.first,
+        count: read.count,
+        batch: read.bytes.into(),
+    };
+    read.into_iter().map(record).collect()
+}
+
+/// Puts records that a start has found, some in each segment.
+pub(super) async fn append_all(
+    writer: &mut Writer,
+    read: Vec<LogRecord>,
+    told: &(dyn Fn(Trouble<'_>) + Sync),
+) -> Result<(), Error> {
+    let records = records(read);
+    let mut rest = &records[..];
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = rest.iter().take_while(|record| {
+            let is_first = bytes == 0;
+            bytes += record.bytes();
+            is_first || bytes <= SEGMENT_BYTES
+        });
+        let (some, others) = rest.split_at(fits.count());
+        writer.append(some, told).await?;
+        rest = others;
+    }
+    Ok(())
+}
+
+/// Whether a directory has the note of a journal.
+pub(crate) fn has_note(path: &Path) -> bool {
+    JournalNote::read(path).is_ok_and(|note| note.is_some())
+}

@@ -1,0 +1,263 @@
+//! A server takes its journal over, before it serves.
+//!
+//! ```text
+//! read the log, open the engine
+//! note the next generation, on stable storage
+//! fence                                the end of the chain, for this generation
+//! apply                                what the chain has and the engine lacks
+//! put                                  what the log has and the chain lacks
+//! ```
+//!
+//! If the log does not reach back to the chain's end, or the directory has no base yet, the journal
+//! begins with the next base.
+
+use std::{path::Path, sync::Arc, thread, time::Duration};
+
+use ::backup::{Names, Place};
+use ::journal::{
+    Covered, Error, Journal as Chain, Known, Owner, Replica, Segment, Taken, Times, Trouble, check,
+    fence,
+};
+use anyhow::{Context as _, anyhow, bail, ensure};
+use base::{Random as _, error::describe};
+use meta::Server;
+use parking_lot::Mutex;
+use store::{Batch, Blocks, Engine, LogRecord, RocksConfig, RocksEngine, records_of};
+use tokio::time::timeout;
+
+use super::{
+    Journaled, Phase, Ship,
+    run::{self, Journal, Work},
+    shown,
+};
+use crate::{
+    backups,
+    data::{self, BackupProgress, DataDir, JournalNote},
+    failure::usage,
+    system::SystemRandom,
+};
+
+/// Time after which a request to the store has failed.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that a start waits for a store that fails.
+const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of the only server of a file system, as a journal has it.
+pub(crate) const MEMBER: u32 = 0;
+
+/// A journal that was taken over, and the engine above it.
+pub(crate) struct Started {
+    pub(crate) engine: Arc<RocksEngine>,
+    pub(crate) journaled: Arc<Journaled>,
+    pub(crate) ship: Arc<Ship>,
+    pub(crate) journal: Journal,
+}
+
+/// Opens the metadata of a directory whose journal is in the place of its backups.
+pub(crate) fn start(
+    data: &DataDir,
+    blocks: &Blocks,
+    config: &RocksConfig,
+    url: &str,
+) -> anyhow::Result<Started> {
+    for_shared_blocks(data)?;
+    // On a thread of its own: the caller's may have a runtime.
+    let started =
+        thread::scope(|scope| scope.spawn(|| on_this_thread(data, blocks, config, url)).join());
+    started.unwrap_or_else(|_| Err(anyhow!("the start of the journal was interrupted")))
+}
+
+/// A journal needs contents in a shared store: those of a lost disk would be lost.
+fn for_shared_blocks(data: &DataDir) -> anyhow::Result<()> {
+    if data.has_local_blocks() {
+        return Err(usage(
+            "--journal needs contents of files in a shared store, as those on this machine's disk \
+             would be lost with it: `pando format --blocks URL` makes such a file system, and `pando \
+             load` brings a dump of this one into it",
+        ));
+    }
+    ensure!(
+        !data::is_restored(data.path()),
+        "this is a restored copy whose original may be in use: say `pando backup final` first"
+    );
+    Ok(())
+}
+
+fn on_this_thread(
+    data: &DataDir,
+    blocks: &Blocks,
+    config: &RocksConfig,
+    url: &str,
+) -> anyhow::Result<Started> {
+    let path = data.path();
+    data.cut_log(blocks)?;
+    // RocksDB removes the logs when it has opened.
+    let logged = records_of(&data.metadata_folder())?;
+    let mut engine = data.engine(blocks, config)?;
+    let follower = engine.follow()?;
+    let engine = Arc::new(engine);
+    let turned = backups::turn(url, path, &engine)?;
+    let (key, history) = (turned.key, turned.progress.current.history);
+    let uuid = Server::uuid(&*engine)?;
+    let place = Place::open_once(url, backups::variables(), REQUEST_TIMEOUT)?;
+
+    let noted = JournalNote::read(path)?.unwrap_or_default();
+    let before = noted.generation;
+    let mut note = JournalNote { history, generation: before, ..JournalNote::default() };
+    if noted.history == history {
+        note = noted;
+    }
+    note.generation += 1;
+    note.write(path)?;
+    let position = engine.position();
+    let known = Known {
+        segment: note.segment,
+        replica: Replica { generation: before, position },
+        covered: Covered { base: note.base, position: note.position },
+        stable: 0,
+    };
+    let random = Arc::new(SystemRandom::default());
+    let owner = Owner { generation: note.generation, run: random.next() };
+    let chain = Chain::new(place.clone(), (uuid, history), MEMBER, key, REQUEST_TIMEOUT);
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    let taken = async {
+        // Numbers of bases go on above those that another process of this history has made.
+        let numbers = place.numbers(&Names::new(uuid, history)).await?;
+        let progress = turned.progress;
+        if let Some(newest) = numbers.last().filter(|newest| **newest > progress.newest) {
+            BackupProgress { newest: *newest, ..progress }.write(path)?;
+        }
+        check(&place, &*random).await?;
+        let last = Mutex::new(None);
+        let told = |trouble: Trouble<'_>| tell(&last, &trouble);
+        let fenced = fence(&chain, owner, &known, Times::default(), random.clone(), &told);
+        let taken = timeout(STORE_TIMEOUT, fenced).await.map_err(|_| {
+            let why = last.lock().clone().unwrap_or_else(|| "it does not answer".to_owned());
+            anyhow!("{why}")
+        })?;
+        let Taken { mut writer, mut beyond } = taken?;
+        while let Some(segment) = beyond.next().await? {
+            apply(&engine, segment)?;
+        }
+        engine.sync()?;
+        let end = writer.end().last.unwrap_or_default();
+        let phase = match rest(logged, end, position) {
+            _ if note.base == 0 => Phase::Begins,
+            Some(rest) => {
+                let put = run::append_all(&mut writer, rest, &told);
+                timeout(STORE_TIMEOUT, put).await.context("the journal's store is too slow")??;
+                Phase::InForce
+            }
+            None => Phase::Begins,
+        };
+        anyhow::Ok((writer, phase))
+    };
+    let (writer, phase) = runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
+    drop(runtime);
+
+    let ship = Arc::new(Ship::new(shown(url), note.generation, engine.position(), phase));
+    ship.course.lock().status = writer.status();
+    tracing::info!(generation = note.generation, segment = writer.end().number, ?phase, "journal");
+    let (path, own) = (path.to_owned(), Arc::clone(&ship));
+    let journal = Journal::start(Work { ship: own, writer, follower, path, note })?;
+    let journaled = Arc::new(Journaled::new(Arc::clone(&engine), Arc::clone(&ship)));
+    Ok(Started { engine, journaled, ship, journal })
+}
+
+fn tell(last: &Mutex<Option<String>>, trouble: &Trouble<'_>) {
+    if let Trouble::Failed { error, .. } = trouble {
+        let text = describe(*error);
+        if last.lock().replace(text.clone()).is_none() {
+            tracing::warn!(error = text, "the journal's store fails; it is tried again");
+        }
+    }
+}
+
+/// Why a directory cannot take its journal over.
+fn refused(error: anyhow::Error, url: &str, path: &Path) -> anyhow::Error {
+    let (shown, path) = (shown(url), path.display());
+    let why = match error.downcast_ref::<Error>() {
+        Some(Error::Fenced { .. } | Error::Forked { .. }) => format!(
+            "another server has taken the journal at {shown} over, and {path} is out of date: keep \
+             it away from clients. `pando journal recover` makes a directory that goes on"
+        ),
+        Some(Error::NeedsBase { .. } | Error::Behind { .. }) => format!(
+            "the journal at {shown} does not go on where {path} is: if this is the right place, \
+             another server has taken it over, and `pando journal recover` makes a directory that \
+             goes on"
+        ),
+        Some(_) | None => format!("cannot take the journal at {shown} over"),
+    };
+    error.context(why)
+}
+
+/// The records of the log after `end`, if they follow it and reach `position`.
+fn rest(logged: Vec<LogRecord>, end: u64, position: u64) -> Option<Vec<LogRecord>> {
+    if position <= end {
+        return Some(Vec::new());
+    }
+    let mut rest = logged;
+    rest.retain(|record| record.last() > end);
+    let follows = rest.first().is_some_and(|first| first.first == end + 1);
+    let reaches = rest.last().is_some_and(|last| last.last() == position);
+    (follows && reaches).then_some(rest)
+}
+
+/// Writes the records of a segment that an engine lacks, with the numbers that they have.
+pub(crate) fn apply(engine: &RocksEngine, segment: Segment) -> anyhow::Result<()> {
+    for record in segment.records {
+        let at = engine.position();
+        if record.last() <= at {
+            continue;
+        }
+        if record.sequence != at + 1 {
+            bail!("record {} of the journal does not follow position {at}", record.sequence);
+        }
+        let last = record.last();
+        engine.write(Batch::decode(record.batch.into())?)?;
+        ensure!(engine.position() == last, "position {last} of the journal is another one here");
+    }
+    Ok(())
+}
+
+/// A directory whose server has no journal any more begins a new history of bases: what it writes
+/// from now on is not in the chain.
+pub(crate) fn end(path: &Path) -> anyhow::Result<()> {
+    if !run::has_note(path) {
+        return Ok(());
+    }
+    if let Some(mut progress) = BackupProgress::read(path)? {
+        progress.leave_current();
+        progress.write(path)?;
+    }
+    tracing::warn!("there is no journal any more: what is stable is on this machine's disk alone");
+    JournalNote::forget(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(first: u64, count: u32) -> LogRecord {
+        LogRecord { first, count, bytes: Vec::new() }
+    }
+
+    #[test]
+    fn a_log_is_put_only_where_it_follows_the_journal_and_is_whole() {
+        let log = || vec![record(5, 2), record(7, 1), record(8, 3)];
+        let firsts = |end, position| {
+            let rest = rest(log(), end, position)?;
+            Some(rest.iter().map(|record| record.first).collect::<Vec<_>>())
+        };
+        assert_eq!(firsts(4, 10), Some(vec![5, 7, 8]));
+        assert_eq!(firsts(6, 10), Some(vec![7, 8]));
+        assert_eq!(firsts(10, 10), Some(vec![]));
+        assert_eq!(firsts(12, 10), Some(vec![]));
+        assert_eq!(firsts(3, 10), None, "change 4 is missing");
+        assert_eq!(firsts(4, 11), None, "change 11 is missing");
+        assert_eq!(firsts(5, 10), None, "the journal ends within a record");
+    }
+}
