@@ -350,10 +350,17 @@ async fn two_processes_with_one_history_are_found_out() {
     // A copy of the data directory, which was made before.
     let mut copy = History::new(world.place(), UUID, noted(0), key());
     assert!(matches!(copy.check_owner().await, Err(Error::Foreign)));
+    // An older copy, whose bases have expired since.
+    world.make().await.unwrap();
+    world.make().await.unwrap();
+    world.history.collect(0, 0).await.unwrap();
+    let noted_before = Noted { history: 7, newest: 1, made: 1 };
+    let mut copy = History::new(world.place(), UUID, noted_before, key());
+    assert!(matches!(copy.check_owner().await, Err(Error::Foreign)));
     // Both begin the same number: one manifest is put.
-    world.restarted(1);
+    world.restarted(3);
     world.history.check_owner().await.unwrap();
-    let mut copy = History::new(world.place(), UUID, noted(1), key());
+    let mut copy = History::new(world.place(), UUID, noted(3), key());
     copy.check_owner().await.unwrap();
     world.make().await.unwrap();
     let moment = Moment { made: 5, position: 5, journal: (0, 0), name: "pando".into() };

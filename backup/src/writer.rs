@@ -149,6 +149,7 @@ impl History {
                 }
             }
         }
+        self.must_have_bases(&own)?;
         if !self.has_remembered {
             if let Some(newest) = own.last() {
                 self.remember(*newest).await?;
@@ -159,16 +160,20 @@ impl History {
     }
 
     /// Numbers of the bases, ascending, and names of the same form that this process did not give.
-    async fn numbers(&mut self) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
+    async fn numbers(&self) -> Result<(BTreeSet<u64>, BTreeSet<u64>)> {
         self.place.is_there()?;
-        let numbers: BTreeSet<u64> = self.place.numbers(&self.names).await?.into_iter().collect();
-        let (own, others): (BTreeSet<_>, BTreeSet<_>) =
-            numbers.into_iter().partition(|number| *number <= self.newest);
-        match own.last() {
-            None if self.made > 0 => return Err(Error::Empty { newest: self.made }),
-            newest => self.made = self.made.max(newest.copied().unwrap_or_default()),
+        let numbers = self.place.numbers(&self.names).await?.into_iter();
+        Ok(numbers.partition(|number| *number <= self.newest))
+    }
+
+    /// A place that has lost all bases is not the one that was used.
+    fn must_have_bases(&mut self, own: &BTreeSet<u64>) -> Result<()> {
+        let newest = own.last().copied().unwrap_or_default();
+        if newest == 0 && self.made > 0 {
+            return Err(Error::Empty { newest: self.made });
         }
-        Ok((own, others))
+        self.made = self.made.max(newest);
+        Ok(())
     }
 
     /// Remembers the tables of an earlier process' newest base.
@@ -377,6 +382,7 @@ impl History {
     /// [`History::check_owner`] for a place that is not the one that was used.
     pub async fn collect(&mut self, keep_seconds: u64, quiet_seconds: u64) -> Result<Collected> {
         let (numbers, _) = self.numbers().await?;
+        self.must_have_bases(&numbers)?;
         self.manifests.retain(|number, _| numbers.contains(number));
         for number in &numbers {
             if !self.manifests.contains_key(number) {

@@ -75,12 +75,12 @@ pub(super) struct From {
 /// The base that is meant.
 #[derive(Debug, clap::Args)]
 struct WantedBase {
-    /// Take a base of this history, as `pando backup list` prints it [default: the only history that
-    /// has such bases].
+    /// Take a base of this history, as `pando backup list` prints it [default: the only history
+    /// that has such bases].
     #[arg(long, value_name = "ID", value_parser = history)]
     history: Option<String>,
-    /// Take the newest base of this time or before, such as 2026-01-31T12:00:00Z [default: the newest
-    /// one].
+    /// Take the newest base of this time or before, such as 2026-01-31T12:00:00Z [default: the
+    /// newest one].
     #[arg(long, value_name = "TIME", value_parser = time)]
     at: Option<u64>,
 }
@@ -227,8 +227,8 @@ impl Now {
         output::print(&format!("made base {}: {bytes}, {uploaded} uploaded", made.number))?;
         if holds_nothing {
             output::print(
-                "a server without --backup deletes contents of removed files at once, also those that \
-                 this base names",
+                "a server without --backup deletes contents of removed files at once, also those \
+                 that this base names",
             )?;
         }
         Ok(())

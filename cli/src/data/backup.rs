@@ -44,8 +44,8 @@ pub(crate) struct Progress {
     /// Histories at other addresses, or with other keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<HistoryNote>,
-    /// Seconds that a server has run since another history was turned to, while bases of the earlier
-    /// one hold blocks; absent: they hold none.
+    /// Seconds that a server has run since another history was turned to, while bases of the
+    /// earlier one hold blocks; absent: they hold none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) earlier_held_seconds: Option<u64>,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use store::Engine as _;
+use wire::{DumpNext, Reply, Request};
 
 use super::world::{Setup, World, in_world_of};
 use crate::{
@@ -78,5 +79,21 @@ fn a_copy_has_no_marks_of_its_original() {
         // Numbers of the copy's own bases begin at 1.
         assert_eq!(with(bases, world, Hold::Bases { begun: 1, oldest: 1 }).await, 1);
         assert_eq!(with(bases, world, Hold::Bases { begun: 3, oldest: 2 }).await, 0);
+    });
+}
+
+#[test]
+fn a_look_at_the_notes_that_was_cut_off_is_made_again() {
+    with_a_mark(5, async |world, bases| {
+        let mut client = world.client().await;
+        let Ok(Reply::DumpStarted(started)) = client.get(Request::DumpStart).await else {
+            panic!("no dump was made before")
+        };
+        let free = Hold::Bases { begun: 7, oldest: 6 };
+        // A dump that is being made keeps all blocks.
+        assert_eq!(with(bases, world, free).await, 1);
+        let end = DumpNext { dump: started.dump, from: bytes::Bytes::new(), end: true };
+        client.get(Request::DumpNext(end)).await.unwrap();
+        assert_eq!(with(bases, world, free).await, 0);
     });
 }
