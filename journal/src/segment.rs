@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(decode(&bytes), Ok((header(), some())));
     }
 
-    const RECORDS: &str = "";
+    const RECORDS: &str = "12000100e20a000000020000000570616e646f1400a0000c0000000100000000";
 
     #[test]
     fn an_empty_segment_is_read_as_it_was_written() {
