@@ -6,12 +6,15 @@ use std::{
     ops::Range,
     pin::Pin,
     sync::{Arc, Mutex},
-    task::Poll,
+    task::{Poll, Waker},
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::{TryStreamExt as _, stream::BoxStream};
+use futures::{
+    StreamExt as _, TryStreamExt as _,
+    stream::{self, BoxStream},
+};
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
@@ -41,10 +44,10 @@ pub(super) enum Fault {
 pub(super) struct Faulty {
     pub(super) inner: Arc<InMemory>,
     pub(super) script: Mutex<VecDeque<Fault>>,
-    late: Mutex<Vec<(u32, Path, PutPayload)>>,
+    pub(super) late: Mutex<Vec<(u32, Path, PutPayload)>>,
     /// Waits for a grant at each request for a segment.
     pub(super) gated: bool,
-    pub(super) gate: Mutex<Gate>,
+    pub(super) gate: Arc<Mutex<Gate>>,
     /// Lists what was there then.
     pub(super) stale: Option<Arc<InMemory>>,
     /// Takes every put.
@@ -55,6 +58,7 @@ pub(super) struct Faulty {
 pub(super) struct Gate {
     pub(super) waits: bool,
     pub(super) granted: bool,
+    wakers: Vec<Waker>,
 }
 
 impl fmt::Debug for Faulty {
@@ -67,6 +71,20 @@ impl fmt::Display for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("faulty")
     }
+}
+
+/// Waits until the request is granted. Of several requests one goes on.
+async fn wait(gate: &Mutex<Gate>) {
+    std::future::poll_fn(|context| {
+        let mut gate = gate.lock().unwrap();
+        if std::mem::take(&mut gate.granted) {
+            return Poll::Ready(());
+        }
+        gate.waits = true;
+        gate.wakers.push(context.waker().clone());
+        Poll::Pending
+    })
+    .await;
 }
 
 fn failed() -> Error {
@@ -90,16 +108,7 @@ impl Faulty {
 
     async fn begin(&self, path: &Path) -> Fault {
         if self.gated && path.as_ref().contains("/journal") {
-            std::future::poll_fn(|_| {
-                let mut gate = self.gate.lock().unwrap();
-                if std::mem::take(&mut gate.granted) {
-                    gate.waits = false;
-                    return Poll::Ready(());
-                }
-                gate.waits = true;
-                Poll::Pending
-            })
-            .await;
+            wait(&self.gate).await;
         }
         let mut due = Vec::new();
         self.late.lock().unwrap().retain_mut(|(left, path, payload)| {
@@ -168,9 +177,17 @@ impl ObjectStore for Faulty {
 
     fn delete_stream(
         &self,
-        paths: BoxStream<'static, Result<Path>>,
+        mut paths: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(paths)
+        let (inner, gate, gated) = (self.inner.clone(), self.gate.clone(), self.gated);
+        stream::once(async move {
+            if gated {
+                wait(&gate).await;
+            }
+        })
+        .map(move |()| inner.delete_stream(std::mem::replace(&mut paths, stream::empty().boxed())))
+        .flatten()
+        .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -205,6 +222,9 @@ pub(super) struct Actor<'a> {
     pub(super) work: Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
+/// Steps that are taken in every order; those after them go in one.
+const CHOICES_MAX: usize = 12;
+
 /// Runs actors in the order that `choices` names, and afterwards the first that can go on. Returns
 /// how many could go on at each choice.
 pub(super) async fn run(mut actors: Vec<Actor<'_>>, choices: &[usize]) -> Vec<usize> {
@@ -228,9 +248,10 @@ pub(super) async fn run(mut actors: Vec<Actor<'_>>, choices: &[usize]) -> Vec<us
             return made;
         }
         let chosen = ready[choices.get(made.len()).copied().unwrap_or(0)];
-        made.push(ready.len());
+        made.push(if made.len() < CHOICES_MAX { ready.len() } else { 1 });
         let mut gate = actors[chosen].store.gate.lock().unwrap();
         (gate.granted, gate.waits) = (true, false);
+        gate.wakers.drain(..).for_each(Waker::wake);
     }
 }
 
