@@ -124,7 +124,7 @@ async fn sleeper(
     let mut late = bytes::Bytes::new();
     if astray == Astray::LatePut {
         late = append_late(&mut owner).await;
-        go_on(&mut owner, &plain_store, &[3, 4]).await;
+        go_on(&mut owner, &plain_store, &[3, 4, 5]).await;
     }
     let stale = (astray == Astray::Lists).then_some(then);
     let stores = [gated(&inner, None), gated(&inner, stale), gated(&inner, None)];
@@ -178,7 +178,7 @@ async fn go_on(owner: &mut Writer, store: &Arc<Faulty>, records: &[u64]) {
         }
     }
     for number in [1, 2] {
-        base(store, number, (1, 5), 4).await;
+        base(store, number, (1, owner.number), owner.last).await;
     }
 }
 
