@@ -1,8 +1,8 @@
 //! The journal of one member in an object store: the log of its engine, as numbered segments.
 //!
 //! [`fence`] finds the end of the chain and takes the journal over, [`Writer::append`] adds
-//! segments, [`Reader`] reads them, [`Journal::collect`] removes old ones, [`Journal::verify`] reads
-//! all of them, and [`check`] tests whether a store can hold a journal at all. Whoever serves the
+//! segments, [`Reader`] reads them, [`Journal::collect`] removes old ones, [`Journal::verify`] has
+//! all of them read, and [`check`] tests whether a store can hold a journal at all. Whoever serves the
 //! member calls these; the crate `backup` makes the bases that a journal begins with.
 //!
 //! The crate does not know what is in a batch, opens no engine, reads no clock and no environment,

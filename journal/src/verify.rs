@@ -20,7 +20,7 @@ pub struct Verified {
     pub sequences: (u64, u64),
     /// First and last generation.
     pub generations: (u64, u64),
-    /// Number of the newest complete base from which the journal can be read to its end, 0 for none.
+    /// Number of the newest complete base that leads to the end of the journal, 0 for none.
     pub base: u64,
 }
 
