@@ -4,6 +4,7 @@ mod backup;
 mod bench;
 mod cluster;
 mod completions;
+mod csi;
 mod dev;
 mod du;
 mod dump;
@@ -73,6 +74,7 @@ pub(crate) enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     S3(s3::Args),
+    Csi(csi::Args),
     Region(region::Args),
     Up(up::Args),
     Dev(dev::Args),
@@ -121,6 +123,7 @@ impl Command {
             Command::Mount(args) => mount::run(args),
             Command::Umount(args) => umount::run(&args),
             Command::S3(args) => s3::run(args),
+            Command::Csi(args) => csi::run(args),
             Command::Region(args) => args.run(),
             Command::Up(args) => up::run(&args),
             Command::Dev(args) => dev::run(&args),

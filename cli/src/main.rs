@@ -21,6 +21,7 @@ mod http;
 mod logging;
 mod memory;
 mod mount_log;
+mod mount_process;
 mod mounting;
 mod mounts;
 mod near;

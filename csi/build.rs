@@ -1,0 +1,19 @@
+//! Makes Rust of the protocols in `proto/`. The compiler for them is a crate, so that building needs
+//! no `protoc`.
+
+use std::{env, error::Error, path::Path};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let files = ["proto/csi.proto", "proto/keeper.proto"];
+    for file in files {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    let compiled = protox::compile(files, ["proto"])?;
+    let out = env::var_os("OUT_DIR").ok_or("cargo names a folder")?;
+    // Comments of the specification are no Markdown, and its examples no Rust.
+    tonic_prost_build::configure()
+        .out_dir(Path::new(&out))
+        .disable_comments(["."])
+        .compile_fds(compiled)?;
+    Ok(())
+}
