@@ -49,7 +49,6 @@ mod volume;
     clippy::allow_attributes_without_reason,
     clippy::large_futures,
     clippy::mod_module_files,
-    unreachable_pub,
     unused_qualifications,
     reason = "generated"
 )]
