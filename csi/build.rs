@@ -8,12 +8,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in files {
         println!("cargo::rerun-if-changed={file}");
     }
-    let compiled = protox::compile(files, ["proto"])?;
-    let out = env::var_os("OUT_DIR").ok_or("cargo names a folder")?;
+    let mut compiler = protox::Compiler::new(["proto"])?;
     // Comments of the specification are no Markdown, and its examples no Rust.
-    tonic_prost_build::configure()
-        .out_dir(Path::new(&out))
-        .disable_comments(["."])
-        .compile_fds(compiled)?;
-    Ok(())
+    compiler.include_imports(true).include_source_info(false).open_files(files)?;
+    let out = env::var_os("OUT_DIR").ok_or("cargo names a folder")?;
+    let build = tonic_prost_build::configure().out_dir(Path::new(&out)).btree_map(".");
+    Ok(build.compile_fds(compiler.file_descriptor_set())?)
 }

@@ -18,13 +18,20 @@ use crate::{
     mark::Mark,
     parameters::Parameters,
     proto::csi::{
-        ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerListVolumeHealthRequest, ControllerListVolumeHealthResponse, ControllerModifyVolumeRequest, ControllerModifyVolumeResponse, ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest, ListSnapshotsResponse,
         ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
         ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
-        ControllerServiceCapability, CreateVolumeRequest, CreateVolumeResponse,
-        DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse,
-        ListVolumesRequest, ListVolumesResponse, ValidateVolumeCapabilitiesRequest,
-        ValidateVolumeCapabilitiesResponse, Volume, controller_server,
+        ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse,
+        ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerListVolumeHealthRequest,
+        ControllerListVolumeHealthResponse, ControllerModifyVolumeRequest,
+        ControllerModifyVolumeResponse, ControllerPublishVolumeRequest,
+        ControllerPublishVolumeResponse, ControllerServiceCapability,
+        ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateSnapshotRequest,
+        CreateSnapshotResponse, CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest,
+        DeleteSnapshotResponse, DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest,
+        GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
+        ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse,
+        ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
+        controller_server,
         controller_service_capability::{Rpc, Type, rpc},
         list_volumes_response, validate_volume_capabilities_response,
     },
@@ -174,8 +181,7 @@ impl controller_server::Controller for Controller {
         let id = wanted.id.text().to_owned();
         let work = async move { Box::pin(create(&plugin, &wanted)).await };
         let bytes = self.0.turns.run(&id, work).await?;
-        let volume =
-            Volume { capacity_bytes: capacity(bytes), volume_id: id, ..Volume::default() };
+        let volume = Volume { capacity_bytes: capacity(bytes), volume_id: id, ..Volume::default() };
         Ok(Response::new(CreateVolumeResponse { volume: Some(volume) }))
     }
 
@@ -205,8 +211,7 @@ impl controller_server::Controller for Controller {
         let id = VolumeId::parse(text).map_err(|_| no_volume(text))?;
         let fs = self.0.fs().await?;
         tree::find(&fs, &self.0.root, &id).await?.ok_or_else(|| no_volume(&id))?;
-        let checked =
-            capability::check_all(self.0.mounter.as_ref(), &request.volume_capabilities);
+        let checked = capability::check_all(self.0.mounter.as_ref(), &request.volume_capabilities);
         let response = match checked {
             Ok(()) => ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(validate_volume_capabilities_response::Confirmed {

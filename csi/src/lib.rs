@@ -45,13 +45,7 @@ mod turn;
 mod volume;
 
 /// The protocols, as their compiler writes them.
-#[expect(
-    clippy::allow_attributes_without_reason,
-    clippy::large_futures,
-    clippy::mod_module_files,
-    unused_qualifications,
-    reason = "generated"
-)]
+#[expect(clippy::allow_attributes_without_reason, unused_qualifications, reason = "generated")]
 pub mod proto {
     /// The Container Storage Interface.
     pub mod csi {

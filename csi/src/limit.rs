@@ -83,7 +83,9 @@ impl SizeRange {
         let range =
             SizeRange { required: bytes(range.required_bytes)?, limit: bytes(range.limit_bytes)? };
         if range.limit != 0 && range.limit < range.required {
-            return Err(Status::out_of_range("the limit of the capacity is below what is required"));
+            return Err(Status::out_of_range(
+                "the limit of the capacity is below what is required",
+            ));
         }
         Ok(range)
     }

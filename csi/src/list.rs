@@ -45,7 +45,8 @@ pub(crate) async fn page(
     after: Option<&VolumeId>,
     max: usize,
 ) -> Answer<(Listed, bool)> {
-    let mut walk = Walk { fs, after: after.map(components).unwrap_or_default(), max, found: vec![] };
+    let mut walk =
+        Walk { fs, after: after.map(components).unwrap_or_default(), max, found: vec![] };
     let more = walk.down(root, Vec::new()).await?;
     Ok((walk.found, more))
 }

@@ -13,14 +13,14 @@ use crate::{
     error::{Answer, given},
     health::PlaceState,
     proto::csi::{
-        NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetStorageHealthRequest, NodeGetStorageHealthResponse,
-        NodeGetCapabilitiesRequest, NodeGetCapabilitiesResponse, NodeGetInfoRequest,
-        NodeGetInfoResponse, NodeGetVolumeHealthRequest, NodeGetVolumeHealthResponse,
-        NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
-        NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
-        NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-        NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, VolumeHealth, VolumeHealthErrorType,
-        VolumeUsage, node_server,
+        NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+        NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+        NodeGetStorageHealthRequest, NodeGetStorageHealthResponse, NodeGetVolumeHealthRequest,
+        NodeGetVolumeHealthResponse, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
+        NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
+        NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest,
+        NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+        VolumeHealth, VolumeHealthErrorType, VolumeUsage, node_server,
         node_service_capability::{Rpc, Type, rpc},
         volume_capability::access_mode::Mode,
         volume_health::VolumeHealthEntry,
@@ -71,9 +71,8 @@ impl Node {
         let failed = |error| stage::local("look for what is at", place, &error);
         let records = self.0.records.all().map_err(failed)?;
         let known = records.iter().filter(|record| record.volume == volume);
-        let known = known.filter(|record| {
-            record.staging == place || record.targets.contains_key(place)
-        });
+        let known =
+            known.filter(|record| record.staging == place || record.targets.contains_key(place));
         if known.count() == 0 || !table::at(place).map_err(failed)?.iter().any(|top| top.ours) {
             return Ok(None);
         }
@@ -146,6 +145,12 @@ impl node_server::Node for Node {
         let place = BoundPlace { options, alone: usable.mode == Mode::SingleNodeSingleWriter };
         let (plugin, text) = (Arc::clone(&self.0), volume.clone());
         let work = async move {
+            let failed = |error| stage::local("look for what is at", &staging, &error);
+            let record = plugin.records.find(&volume, &staging).map_err(failed)?;
+            // A mount that has died is not waited for until the next look.
+            if let Some(record) = record.filter(|record| !record.leaving) {
+                Box::pin(stage::ensure(&plugin, &record)).await?;
+            }
             let bound = tokio::task::spawn_blocking(move || {
                 publish::publish(&plugin, (&volume, &staging), &target, &place)
             });
@@ -164,9 +169,8 @@ impl node_server::Node for Node {
         let target = path("the target path", &request.target_path)?;
         let (plugin, text) = (Arc::clone(&self.0), volume.clone());
         let work = async move {
-            let taken = tokio::task::spawn_blocking(move || {
-                publish::unpublish(&plugin, &volume, &target)
-            });
+            let taken =
+                tokio::task::spawn_blocking(move || publish::unpublish(&plugin, &volume, &target));
             taken.await.map_err(|error| Status::internal(error.to_string()))?
         };
         self.0.turns.run(&text, work).await?;
@@ -181,9 +185,8 @@ impl node_server::Node for Node {
         let volume = given("the id of the volume", &request.volume_id)?;
         let place = PathBuf::from(given("the path of the volume", &request.volume_path)?);
         let state = self.look(volume, &place).await?;
-        let state = state.ok_or_else(|| {
-            Status::not_found(format!("{volume} is not at {}", place.display()))
-        })?;
+        let state = state
+            .ok_or_else(|| Status::not_found(format!("{volume} is not at {}", place.display())))?;
         // Without an answer there are no numbers; the call for the volume's health says why.
         let usage = match state {
             PlaceState::Works(found) => {
@@ -213,9 +216,10 @@ impl node_server::Node for Node {
         let mut staged = records.into_iter().filter(|record| record.volume == volume);
         let place = given.map(PathBuf::from).or_else(|| Some(staged.next()?.staging));
         let place = place.ok_or_else(|| no_volume(&volume))?;
-        let state = self.look(&volume, &place).await?.ok_or_else(|| {
-            Status::not_found(format!("{volume} is not at {}", place.display()))
-        })?;
+        let state = self
+            .look(&volume, &place)
+            .await?
+            .ok_or_else(|| Status::not_found(format!("{volume} is not at {}", place.display())))?;
         let (reason, message) = match state {
             PlaceState::Works(_) => ("", String::new()),
             PlaceState::Dead => {

@@ -47,7 +47,10 @@ pub(crate) fn publish(
             plugin.records.write(&record).map_err(failed)?;
         }
     }
-    fs::create_dir_all(target).map_err(failed)?;
+    // A mount that has died there answers nothing, but can be mounted over.
+    if table::at(target).map_err(failed)?.is_empty() {
+        fs::create_dir_all(target).map_err(failed)?;
+    }
     place(&record, target).map_err(failed)
 }
 

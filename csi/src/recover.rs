@@ -28,7 +28,7 @@ pub(crate) async fn keep_looking(plugin: Arc<Plugin>) {
         };
         for record in records {
             // A call that is about the volume sees to it.
-            let Some(_turn) = plugin.turns.take(&record.volume) else { continue };
+            let Some(_turn) = plugin.turns.look(&record.volume) else { continue };
             // The record may have changed before the turn.
             let now = plugin.records.find(&record.volume, &record.staging);
             let Some(record) = now.ok().flatten().filter(|record| !record.leaving) else {

@@ -5,11 +5,7 @@ use std::{fs, io, path::Path, sync::Arc};
 use tonic::Status;
 
 use crate::{
-    Plugin, bind,
-    controller::no_volume,
-    error::Answer,
-    record::StagedVolume,
-    table, token, tree,
+    Plugin, bind, controller::no_volume, error::Answer, record::StagedVolume, table, token, tree,
     volume::VolumeId,
 };
 

@@ -25,7 +25,8 @@ pub(crate) async fn signed(
     random: &dyn Random,
 ) -> Answer<String> {
     let own = Token::unverified(own);
-    let own = own.map_err(|error| Status::unauthenticated(format!("the plugin's token: {error}")))?;
+    let own =
+        own.map_err(|error| Status::unauthenticated(format!("the plugin's token: {error}")))?;
     if !own.administers() {
         return Err(Status::failed_precondition(
             "the plugin's token is not an administrator's, so it can have no token signed for a \
@@ -57,9 +58,8 @@ mod tests {
 
     #[test]
     fn a_token_for_more_or_another_directory_is_refused() {
-        let token = |path: &str| {
-            Token { path: path.to_owned(), ..Token::administrator() }.sign(b"any key")
-        };
+        let token =
+            |path: &str| Token { path: path.to_owned(), ..Token::administrator() }.sign(b"any key");
         assert!(check(&token("/volumes/a"), "/volumes/a").is_ok());
         for path in ["/", "/volumes", "/volumes/b", "/volumes/a/b"] {
             assert!(check(&token(path), "/volumes/a").is_err(), "{path}");

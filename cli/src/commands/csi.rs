@@ -110,9 +110,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         records: args.state,
         roles: Roles { controller: !args.node_only, node: !args.controller },
     };
-    let plugin = Plugin::new(options, config, mounter).map_err(|error| {
-        crate::failure::usage(format!("--root: {error}"))
-    })?;
+    let plugin = Plugin::new(options, config, mounter)
+        .map_err(|error| crate::failure::usage(format!("--root: {error}")))?;
     let listener = listen(&args.endpoint)?;
     output::print(&format!("serving csi at {}", args.endpoint.display()))?;
     ::csi::serve(listener, Arc::new(plugin), stop.asked()).await?;

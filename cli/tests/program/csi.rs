@@ -15,7 +15,8 @@ use csi::proto::csi::{
     CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
     ListVolumesRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, VolumeCapability, controller_client::ControllerClient,
+    NodeUnstageVolumeRequest, VolumeCapability,
+    controller_client::ControllerClient,
     node_client::NodeClient,
     volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
     volume_usage::Unit,
@@ -107,18 +108,24 @@ impl Plugged {
         })
     }
 
-    /// The process of the mount for staging, by its command line.
-    fn mount_process(&self) -> Pid {
-        let staging = self.staging();
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
+    /// The processes of mounts of this test, by their command lines.
+    fn mount_processes(&self) -> Vec<Pid> {
+        let pods = self.path("pods");
+        let is_ours = |entry: &fs::DirEntry| {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
-            if line.contains("\0mount\0") && line.contains(text(&staging)) {
-                let pid: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
-                return Pid::from_raw(pid).unwrap();
-            }
-        }
-        panic!("no process has the mount {}", staging.display());
+            line.contains("\0mount\0") && line.contains(text(&pods))
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten().filter(is_ours);
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries.filter_map(number).filter_map(Pid::from_raw).collect()
+    }
+
+    /// The process of the only mount.
+    fn mount_process(&self) -> Pid {
+        let found = self.mount_processes();
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0]
     }
 }
 
@@ -128,11 +135,22 @@ impl Drop for Plugged {
         drop(self.plugin.take());
         drop(self.keeper.take());
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut paths: Vec<&str> = table.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+        let mut paths: Vec<&str> =
+            table.lines().filter_map(|line| line.split(' ').nth(4)).collect();
         paths.retain(|path| Path::new(path).starts_with(self.data.folder.path()));
         paths.sort_unstable();
         for path in paths.iter().rev() {
             let _ = rustix::mount::unmount(*path, rustix::mount::UnmountFlags::DETACH);
+        }
+        // Their processes end by themselves while the server is there.
+        for _ in 0..100 {
+            if self.mount_processes().is_empty() {
+                return;
+            }
+            pause(Duration::from_millis(50));
+        }
+        for process in self.mount_processes() {
+            let _ = kill_process(process, Signal::KILL);
         }
     }
 }
@@ -394,7 +412,8 @@ fn a_mount_of_a_volume_reaches_nothing_else_and_its_plugin_leaves_no_token() {
     let (token, address) = (plugged.data.admin_token(), plugged.server.address());
     let sessions = succeed(&["token", "list", address, "--token", text(&token), "--json"]);
     let sessions: serde_json::Value = serde_json::from_str(&sessions).unwrap();
-    let paths: Vec<_> = sessions["used"].as_array().unwrap().iter().map(|one| &one["path"]).collect();
+    let paths: Vec<_> =
+        sessions["used"].as_array().unwrap().iter().map(|one| &one["path"]).collect();
     assert!(paths.contains(&&serde_json::json!("/volumes/pvc-1")), "{sessions}");
     for file in fs::read_dir(plugged.path("state")).unwrap().flatten() {
         let said = fs::read_to_string(file.path()).unwrap();
@@ -404,7 +423,9 @@ fn a_mount_of_a_volume_reaches_nothing_else_and_its_plugin_leaves_no_token() {
     // With a secret the plugin needs no right to sign; one for more than the volume is refused.
     let staging = plugged.path("pods/staging-2");
     plugged.ask(async |asking| {
-        for (limits, works) in [(["--path", "/volumes"], false), (["--path", "/volumes/pvc-2"], true)] {
+        for (limits, works) in
+            [(["--path", "/volumes"], false), (["--path", "/volumes/pvc-2"], true)]
+        {
             let secret = fs::read_to_string(plugged.data.token(&limits)).unwrap();
             let request = NodeStageVolumeRequest {
                 volume_id: "pvc-2".to_owned(),
@@ -456,8 +477,7 @@ fn a_plugin_takes_no_place_of_another_and_says_why() {
     let plugged = Plugged::start();
     let endpoint = format!("unix://{}", text(&plugged.path("csi.sock")));
     let token = plugged.data.admin_token();
-    let args =
-        ["csi", "--endpoint", &endpoint, "--server", "127.0.0.1:1", "--token", text(&token)];
+    let args = ["csi", "--endpoint", &endpoint, "--server", "127.0.0.1:1", "--token", text(&token)];
     assert!(fail(1, &args).contains("another process listens"));
     let file = plugged.path("file");
     fs::write(&file, "mine").unwrap();
