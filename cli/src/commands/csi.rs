@@ -63,8 +63,8 @@ pub(crate) struct Args {
     /// The directory that has the volumes. A missing one is made, for root alone.
     #[arg(long, value_name = "PATH", default_value = "/volumes")]
     root: String,
-    /// Folder with the records of mounts, by which they are found after a restart of the plugin. It
-    /// should be emptied when the machine starts, as /run is.
+    /// Folder with the records of mounts, by which they are found after a restart of the plugin. A
+    /// start of the machine should empty the folder, as /run is.
     #[arg(long, value_name = "DIR", default_value = "/run/pando-csi")]
     state: PathBuf,
     /// The name of the driver, as StorageClasses have it.
