@@ -117,7 +117,7 @@ impl Credentials {
 }
 
 impl TokenArgs {
-    /// Which connections are encrypted.
+    /// The options that say which connections are encrypted.
     pub(crate) fn tls(&self) -> &TlsArgs {
         &self.tls
     }

@@ -1,4 +1,4 @@
-//! What a volume can be used for.
+//! Capabilities: the uses that a volume allows.
 
 use tonic::Status;
 

@@ -91,7 +91,7 @@ impl Fs {
         self.told(set)
     }
 
-    /// What the server tells of a directory: names and values.
+    /// Facts that the server tells of a directory: names and values.
     pub(crate) async fn facts(&self, dir: &DirRef) -> Result<Vec<(String, String)>> {
         self.told(FileSystem::info(&self.client, &NodeRef::Dir(*dir)).await)
     }

@@ -15,7 +15,7 @@ use tokio::{task::spawn_blocking, time::timeout};
 /// Time that a mount has to answer; a server that is away takes longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a place of a volume answers.
+/// The answer of a place of a volume.
 pub(crate) enum PlaceState {
     /// The mount works.
     Works(Box<StatVfs>),

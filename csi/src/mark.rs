@@ -13,7 +13,7 @@ use crate::{
 
 const XATTR: &str = "trusted.pando.csi";
 
-/// What the plugin notes of a volume.
+/// A note of the plugin at a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     /// The name by which the volume was asked for.

@@ -15,7 +15,7 @@ const VARIABLES: [(&str, &str); 3] = [
     ("${pv.name}", "csi.storage.k8s.io/pv/name"),
 ];
 
-/// What a StorageClass says of its volumes.
+/// The wishes of a StorageClass for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parameters {
     /// Path of the volume's directory below the root.

@@ -1,4 +1,4 @@
-//! What all calls share: the session, the volumes that are busy, and how mounts are made.
+//! The state that all calls share: the session, the volumes that are busy, and how mounts are made.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     turn::Turns, volume::VolumeId,
 };
 
-/// Which calls a plugin answers, besides those that ask who it is.
+/// The calls that a plugin answers, besides those that ask who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
     /// Making, removing and listing volumes.
@@ -19,7 +19,7 @@ pub struct Roles {
     pub node: bool,
 }
 
-/// What the operator says.
+/// The operator's wishes.
 #[derive(Debug, Clone)]
 pub struct PluginOptions {
     /// Name of the driver, as a StorageClass has it.

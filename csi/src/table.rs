@@ -22,7 +22,7 @@ pub(crate) struct MountLayer {
     pub(crate) ours: bool,
 }
 
-/// What is mounted at exactly this path, the lowest first. Asks no file system that is mounted
+/// The mounts at exactly this path, the lowest first. Asks no file system that is mounted
 /// there.
 pub(crate) fn at(path: &Path) -> io::Result<Vec<MountLayer>> {
     let path = resolve(path);

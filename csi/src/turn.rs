@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::error::Answer;
 
-/// Whose turn it is.
+/// The kind of work that has a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TurnOf {
     Call,

@@ -131,7 +131,7 @@ impl Plugged {
 
 impl Drop for Plugged {
     fn drop(&mut self) {
-        // Nothing mounts again while mounts are taken away.
+        // The plugin would mount again while mounts are taken away.
         drop(self.plugin.take());
         drop(self.keeper.take());
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -142,7 +142,7 @@ impl Drop for Plugged {
         for path in paths.iter().rev() {
             let _ = rustix::mount::unmount(*path, rustix::mount::UnmountFlags::DETACH);
         }
-        // Their processes end by themselves while the server is there.
+        // The processes of mounts end by themselves while the server is there.
         for _ in 0..100 {
             if self.mount_processes().is_empty() {
                 return;
