@@ -55,8 +55,11 @@ impl MountProcesses {
         for file in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
             let owner = name.strip_prefix(TOKEN).and_then(|rest| rest.split('.').next());
-            // Another process may hand one over just now: a keeper has the same folder.
-            let alive = owner.is_some_and(|pid| Path::new("/proc").join(pid).exists());
+            // Another process may hand one over just now. This one has handed over none yet: in a
+            // container the number is that of the process before.
+            let own = std::process::id().to_string();
+            let alive =
+                owner.is_some_and(|pid| pid != own && Path::new("/proc").join(pid).exists());
             if owner.is_some() && !alive {
                 drop(HandedToken(file.path()));
             }

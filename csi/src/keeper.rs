@@ -1,7 +1,7 @@
 //! The keeper of a node: a process that starts the mounts for a node plugin in another container.
 //!
-//! The end of a container is the end of all processes in it. So the processes of mounts are those of
-//! a keeper, which changes more seldom than the plugin.
+//! The end of a container is the end of all processes in it. So the processes of mounts are those
+//! of a keeper, which changes more seldom than the plugin.
 
 use std::{path::Path, sync::Arc};
 

@@ -2,19 +2,19 @@
 //! that is good for that directory alone.
 //!
 //! `pando csi` makes a [`Plugin`] and hands in the listening socket, the configuration of the
-//! session, the randomness, and a [`Mounter`], by which mounts are made. Calls come over gRPC as the
-//! Container Storage Interface (CSI) has them. The crate knows nothing of Kubernetes itself: no API
-//! server, no pod. Nor does it start processes.
+//! session, the randomness, and a [`Mounter`], by which mounts are made. Calls come over gRPC as
+//! the Container Storage Interface (CSI) has them. The crate knows nothing of Kubernetes itself: no
+//! API server, no pod. Nor does it start processes.
 //!
-//! Invariant: a volume is a directory with a mark (`mark`), which the plugin alone sets. What has no
-//! mark is never changed or removed.
+//! Invariant: a volume is a directory with a mark (`mark`), which the plugin alone sets. What has
+//! no mark is never changed or removed.
 //!
 //! Invariant: no call leaves the root directory. A volume's id is its path below the root, which is
 //! walked name by name and by handle; a symbolic link is no directory (`tree`), and no volume lies
 //! within another, so its users cannot redirect the walk.
 //!
-//! Invariant: each step can be done again. The record of a mount is written before the mount is made
-//! (`record`), and removed after it is gone.
+//! Invariant: each step can be done again. The record of a mount is written before the mount is
+//! made (`record`), and removed after it is gone.
 
 mod bind;
 mod capability;

@@ -18,7 +18,8 @@ pub trait Mounter: Send + Sync + 'static {
     /// When the file system cannot be mounted.
     async fn mount(&self, path: &Path, token: &str, options: &str) -> Result<(), String>;
 
-    /// Unmounts, and returns when everything that was written was sent. Fine when no mount is there.
+    /// Unmounts, and returns when everything that was written was sent. Fine when no mount is
+    /// there.
     ///
     /// # Errors
     /// When the mount stays, or when its process must keep what was written.

@@ -1,11 +1,11 @@
 //! Records of mounts: what is to be mounted where, for a plugin that is started anew.
 //!
 //! A record is written before its mount is made and removed after it is gone, so that a mount
-//! without a record is none of ours. The folder is root's alone: a token that came as a secret is in
-//! its record.
+//! without a record is none of ours. The folder is root's alone: a token that came as a secret is
+//! in its record.
 //!
-//! Persisted: a file of JSON for each place of staging, until the machine is started anew. Fields are
-//! only added.
+//! Persisted: a file of JSON for each place of staging, until the machine is started anew. Fields
+//! are only added.
 
 use std::{
     collections::BTreeMap,

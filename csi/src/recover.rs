@@ -1,7 +1,7 @@
 //! Mounting again what has died. Looks at the start of the plugin and every few seconds.
 //!
-//! A mount dies when its process is killed. Pods that have it see ENOTCONN from then on; a pod whose
-//! mounts propagate from the node sees the new mount at the same path.
+//! A mount dies when its process is killed. Pods that have it see ENOTCONN from then on; a pod
+//! whose mounts propagate from the node sees the new mount at the same path.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 

@@ -2,8 +2,8 @@
 //!
 //! The node plugin has such a token signed when it mounts, and keeps it nowhere: a mount that is
 //! made again gets another. It is not in the volume's context, which everybody sees who may look at
-//! a PersistentVolume. Where the plugin's own token may not have tokens signed, the token comes with
-//! the call, as a secret of Kubernetes.
+//! a PersistentVolume. Where the plugin's own token may not have tokens signed, the token comes
+//! with the call, as a secret of Kubernetes.
 
 use base::Random;
 use tonic::Status;

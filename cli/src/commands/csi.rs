@@ -27,9 +27,9 @@ use crate::{
 /// Serve volumes to Kubernetes, until SIGINT or SIGTERM.
 ///
 /// The plugin speaks the Container Storage Interface. A volume is a directory in --root with a
-/// quota; a node mounts it with a token that is good for that directory alone. One plugin serves the
-/// controller of a cluster, with --controller, and one each node, with --node-only. Without either
-/// it does both. The token must be an administrator's.
+/// quota; a node mounts it with a token that is good for that directory alone. One plugin serves
+/// the controller of a cluster, with --controller, and one each node, with --node-only. Without
+/// either it does both. The token must be an administrator's.
 ///
 /// Mounts have processes of their own, which go on when the plugin ends. In a container they would
 /// end with it: there, have them started by a keeper in another one, which --keeper-only makes.
@@ -54,7 +54,8 @@ pub(crate) struct Args {
     /// Serve a node alone: mount volumes.
     #[arg(long, conflicts_with = "keeper_only")]
     node_only: bool,
-    /// Serve node plugins that have their mounts started here, and nothing else. No token is needed.
+    /// Serve node plugins that have their mounts started here, and nothing else. No token is
+    /// needed.
     #[arg(long)]
     keeper_only: bool,
     /// Have mounts started by the keeper at this socket.
@@ -89,7 +90,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let here = MountProcesses::new(&args.server, args.token.tls(), &args.state);
-    here.clear();
+    // With a keeper it is the keeper that hands tokens over.
+    if args.keeper.is_none() {
+        here.clear();
+    }
     let here: Arc<dyn Mounter> = Arc::new(here);
     if args.keeper_only {
         let listener = listen(&args.endpoint)?;
