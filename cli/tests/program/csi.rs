@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use client::{Client, Config};
 use csi::proto::csi::{
     CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
     ListVolumesRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
@@ -443,6 +444,48 @@ fn a_mount_of_a_volume_reaches_nothing_else_and_its_plugin_leaves_no_token() {
             assert_eq!(refused.code(), Code::NotFound, "{id}: {refused}");
             asking.delete(id).await.unwrap();
         }
+    });
+}
+
+#[test]
+fn a_directory_that_is_no_volume_is_left_alone_and_no_volume_is_within_another() {
+    let plugged = Plugged::start();
+    let token = fs::read_to_string(plugged.data.admin_token()).unwrap();
+    let config = Config::new(vec![plugged.server.address().to_owned()], token.trim());
+    plugged.ask(async |asking| {
+        let client = Box::pin(Client::connect(config)).await.unwrap();
+        client.create_dir_all("/volumes/mine", 0o755).await.unwrap();
+        client.write("/volumes/mine/file", b"kept").await.unwrap();
+        let taken = asking.create("mine", 1).await.unwrap_err();
+        assert_eq!(taken.code(), Code::AlreadyExists, "{taken}");
+        asking.delete("mine").await.unwrap();
+        assert_eq!(client.read("/volumes/mine/file").await.unwrap(), &b"kept"[..]);
+
+        let claimed = |pattern: &str| CreateVolumeRequest {
+            name: "pvc-2".to_owned(),
+            volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
+            parameters: [("pathPattern".to_owned(), pattern.to_owned())].into(),
+            ..CreateVolumeRequest::default()
+        };
+        asking.create("outer", 1).await.unwrap();
+        for (pattern, code) in [
+            ("outer/inner", Code::AlreadyExists),
+            ("outer", Code::AlreadyExists),
+            ("mine/../../etc", Code::InvalidArgument),
+            ("${pvc.name}", Code::InvalidArgument),
+        ] {
+            let refused = asking.controller().create_volume(claimed(pattern)).await.unwrap_err();
+            assert_eq!(refused.code(), code, "{pattern}: {refused}");
+        }
+        // A volume is removed with all that is below it, through no link.
+        asking.controller().create_volume(claimed("team/data")).await.unwrap();
+        client.create_dir_all("/volumes/team/data/a/b", 0o755).await.unwrap();
+        client.write("/volumes/team/data/a/b/file", b"gone").await.unwrap();
+        client.symlink("/volumes/mine", "/volumes/team/data/a/link").await.unwrap();
+        asking.delete("team/data").await.unwrap();
+        assert!(client.stat("/volumes/team/data").await.is_err());
+        assert_eq!(client.read("/volumes/mine/file").await.unwrap(), &b"kept"[..]);
+        client.close().await.unwrap();
     });
 }
 
