@@ -4,6 +4,7 @@ mod backup;
 mod bench;
 mod cluster;
 mod completions;
+mod csi;
 mod dev;
 mod du;
 mod dump;
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Mount(mount::Args),
     Umount(umount::Args),
     S3(s3::Args),
+    Csi(csi::Args),
     Region(region::Args),
     Up(up::Args),
     Dev(dev::Args),
@@ -123,6 +125,7 @@ impl Command {
             Command::Mount(args) => mount::run(args),
             Command::Umount(args) => umount::run(&args),
             Command::S3(args) => s3::run(args),
+            Command::Csi(args) => csi::run(args),
             Command::Region(args) => args.run(),
             Command::Up(args) => up::run(&args),
             Command::Dev(args) => dev::run(&args),

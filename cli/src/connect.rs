@@ -55,6 +55,14 @@ pub(crate) struct TlsArgs {
 }
 
 impl TlsArgs {
+    /// The options as a command line has them.
+    pub(crate) fn to_args(&self) -> Vec<String> {
+        let flag = |given: bool, name: &str| given.then(|| name.to_owned());
+        let file = self.tls_ca.as_ref().map(|file| format!("--tls-ca={}", file.display()));
+        let given = [flag(self.tls, "--tls"), flag(self.insecure, "--insecure"), file];
+        given.into_iter().flatten().collect()
+    }
+
     /// The network of a client with this token.
     fn network(&self, token: &str) -> anyhow::Result<Tcp> {
         if self.insecure {
@@ -109,6 +117,11 @@ impl Credentials {
 }
 
 impl TokenArgs {
+    /// The options that say which connections are encrypted.
+    pub(crate) fn tls(&self) -> &TlsArgs {
+        &self.tls
+    }
+
     /// The token in a file that something else names, shown as the options say; without one, the
     /// token that the options name.
     pub(crate) fn read_of(&self, file: Option<&Path>) -> anyhow::Result<Credentials> {

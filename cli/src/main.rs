@@ -22,6 +22,7 @@ mod journal;
 mod logging;
 mod memory;
 mod mount_log;
+mod mount_process;
 mod mounting;
 mod mounts;
 mod near;

@@ -34,6 +34,7 @@ const ROLES: &[&str] = &[
     "region",
     "mount",
     "s3",
+    "csi",
     "bench",
 ];
 
@@ -51,6 +52,7 @@ const TABLE: &[Row] = &[
     row(3, "region", &["base", "wire", "client"]),
     row(3, "mount", &["base", "wire", "fuse", "client"]),
     row(3, "s3", &["base", "wire", "client"]),
+    row(3, "csi", &["base", "wire", "client"]),
     row(3, "bench", &["base", "fuse", "wire", "store", "client"]),
     row(3, "capi", &["base", "wire", "client"]),
     row(4, "cli", ROLES),

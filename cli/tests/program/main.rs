@@ -13,6 +13,7 @@ mod compression;
 mod connections;
 mod copies;
 mod crowd;
+mod csi;
 mod damaged;
 mod drill;
 mod dump;

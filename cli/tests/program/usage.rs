@@ -27,6 +27,8 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["umount"], &["MOUNTPOINT"]),
     (&["s3"], &["HOST:PORT", "--keys", "--root", "--listen", "--listen-in-clear"]),
     (&["s3"], &["--connections", "--abandoned-after", "--token"]),
+    (&["csi"], &["--endpoint", "--server", "--token", "--node", "--controller", "--node-only"]),
+    (&["csi"], &["--root", "--state", "--driver", "--keeper", "--keeper-only"]),
     (&["region", "run"], &["--inline-max", "--memory", "--dirty-max", "--verify", "--patience"]),
     (&["region", "run"], &["--spill", "--json", "--verbose", "-o"]),
     (&["up"], &["--data", "--mount", "-o", "--listen", "--memory"]),
