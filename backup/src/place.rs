@@ -103,6 +103,12 @@ impl Place {
         Path::from(format!("{}{name}", self.prefix))
     }
 
+    /// Whether the place is a local directory, which may be one of another machine that is mounted.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.directory.is_some()
+    }
+
     /// Looks whether a directory is still there. A put would make it beneath its mount point.
     ///
     /// # Errors

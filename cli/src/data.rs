@@ -16,6 +16,7 @@
 //! DIR/backup.key    the key of its backups, once there was one; secret
 //! DIR/backup.json   the history of its bases, and the number of the newest one begun
 //! DIR/journal.json  the journal's generation, and a segment and base from which it is read
+//! DIR/journal-logs/  logs that a start has not brought into the journal yet
 //! DIR/backup-copy/  the copy that is being backed up
 //! DIR/restored      there in a restored copy, until `pando backup final`
 //! DIR/restoring/    what `pando backup restore` has read so far
@@ -54,7 +55,7 @@ pub(crate) use self::{
         Progress as BackupProgress, Restored, backup_key, begin_copy, end_copy, finalize,
         has_backup_key, is_restored, make_backup_key, read_backup_key, restore, small_files,
     },
-    journal::JournalNote,
+    journal::{Asked, JournalNote, drop_logs, keep_logs},
     kept::{Kept, KeptAddress, KeptBackup},
 };
 use crate::{

@@ -25,11 +25,11 @@ use std::{
     time::Duration,
 };
 
-use ::journal::{Covered, Trouble, WriterStatus};
+use ::journal::{Covered, Journal as Chain, Trouble, WriterStatus};
 use base::error::describe;
 use meta::Server;
 use parking_lot::{Condvar, Mutex};
-use store::{Error, Result};
+use store::Error;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -66,6 +66,9 @@ pub(crate) struct Ship {
     /// Newest complete base of this generation.
     based: watch::Sender<Based>,
     server: OnceLock<Server>,
+    chain: OnceLock<Chain>,
+    /// The segment that the directory's note names.
+    noted: AtomicU64,
 }
 
 /// A base that this server has made.
@@ -86,6 +89,15 @@ enum Phase {
     Lost,
 }
 
+/// A position that is being shipped.
+#[derive(Clone, Copy)]
+struct Target {
+    position: u64,
+    /// Bytes of batches that were written by then.
+    bytes: u64,
+    since: Instant,
+}
+
 struct Course {
     phase: Phase,
     /// Position that somebody waits for, and that the journal has.
@@ -95,13 +107,15 @@ struct Course {
     shipped: u64,
     /// Bytes of batches that the journal has.
     shipped_bytes: u64,
-    /// Since when the segment under way is being put.
-    since: Option<Instant>,
+    /// The position that is being shipped.
+    target: Option<Target>,
+    /// A base is being made, and the bytes that were written before its copy.
+    base: Option<u64>,
     /// Since when puts fail, and the last reason.
     fails: Option<(Instant, String)>,
     /// Why the journal is lost.
     lost: String,
-    /// The time when those who wait give up, at a stop.
+    /// The time when those who wait give up, at a start and at a stop.
     until: Option<Instant>,
     status: WriterStatus,
 }
@@ -117,10 +131,11 @@ impl Ship {
                 wanted_bytes: 0,
                 shipped,
                 shipped_bytes: 0,
-                since: None,
+                target: None,
+                base: None,
                 fails: None,
                 lost: String::new(),
-                until: None,
+                until: Some(Instant::now() + LAST_SEGMENT_TIMEOUT),
                 status: WriterStatus::default(),
             }),
             changed: Condvar::new(),
@@ -128,6 +143,8 @@ impl Ship {
             written: AtomicU64::new(0),
             based: watch::Sender::new(Based::default()),
             server: OnceLock::new(),
+            chain: OnceLock::new(),
+            noted: AtomicU64::new(0),
         }
     }
 
@@ -146,10 +163,45 @@ impl Ship {
         self.based.send_replace(based);
     }
 
+    /// Removes segments that no base needs, while the journal is this process'.
+    pub(crate) async fn collect(&self) -> Result<(), ::journal::Error> {
+        let is_in_force = self.course.lock().phase == Phase::InForce;
+        let Some(chain) = self.chain.get().filter(|_| is_in_force) else { return Ok(()) };
+        let swept = chain.collect(self.generation, self.noted.load(Ordering::Acquire)).await?;
+        if swept.removed > 0 {
+            tracing::debug!(removed = swept.removed, first = swept.first, "old segments are gone");
+        }
+        Ok(())
+    }
+
     /// The server that is told when it must wait or halt.
     pub(crate) fn serves(&self, server: Server) {
-        // It is called once.
-        let _ = self.server.set(server);
+        self.server.get_or_init(|| server.clone());
+        let mut course = self.course.lock();
+        course.until = None;
+        let is_lost = course.phase == Phase::Lost;
+        let why = course.lost.clone();
+        drop(course);
+        if is_lost {
+            server.journal_is_lost(&why);
+        }
+    }
+
+    /// A base is about to be made: changes from its position on are needed by a journal that begins
+    /// with it. The position is taken after this call.
+    pub(crate) fn base_begins(&self) {
+        self.course.lock().base = Some(self.written.load(Ordering::Relaxed));
+    }
+
+    /// The base was not made.
+    pub(crate) fn base_fails(&self) {
+        self.course.lock().base = None;
+    }
+
+    /// The position up to which nothing is needed for a journal that begins with a later base.
+    fn unneeded(&self) -> Option<u64> {
+        let course = self.course.lock();
+        (course.phase == Phase::Begins && course.base.is_none()).then_some(course.wanted)
     }
 
     /// From now on nobody waits for long: the server stops.
@@ -159,7 +211,7 @@ impl Ship {
     }
 
     /// Returns when the journal has everything up to a position, if it is in force.
-    fn wait(&self, position: u64) -> Result<()> {
+    fn wait(&self, position: u64) -> store::Result<()> {
         let mut course = self.course.lock();
         if course.wanted < position {
             course.wanted = position;
@@ -187,22 +239,27 @@ impl Ship {
         }
     }
 
-    /// The position that is to be shipped, if the journal lacks something, and the bytes that were
-    /// written by then.
-    fn target(&self) -> Option<(u64, u64)> {
+    /// The position that is to be shipped, if the journal lacks something. The same one until the
+    /// journal has it.
+    fn target(&self) -> Option<u64> {
         let mut course = self.course.lock();
-        let has_more = course.phase == Phase::InForce && course.wanted > course.shipped;
-        let now = Instant::now();
-        course.since = has_more.then(|| course.since.unwrap_or(now));
-        has_more.then_some((course.wanted, course.wanted_bytes))
+        if course.phase != Phase::InForce || course.wanted <= course.shipped {
+            return None;
+        }
+        let (position, bytes) = (course.wanted, course.wanted_bytes);
+        let next = Target { position, bytes, since: Instant::now() };
+        Some(course.target.get_or_insert(next).position)
     }
 
-    /// The journal has everything up to a position, and so many bytes, if that is known.
-    fn shipped(&self, position: u64, bytes: Option<u64>, status: WriterStatus) {
+    /// The journal has everything up to a position.
+    fn shipped(&self, position: u64, status: WriterStatus) {
         let mut course = self.course.lock();
         course.shipped = course.shipped.max(position);
-        course.shipped_bytes = bytes.unwrap_or(course.shipped_bytes);
-        (course.since, course.fails, course.status) = (None, None, status);
+        let shipped = course.shipped;
+        if let Some(target) = course.target.take_if(|target| target.position <= shipped) {
+            course.shipped_bytes = target.bytes;
+        }
+        (course.fails, course.status) = (None, status);
         drop(course);
         self.changed.notify_all();
     }
@@ -211,7 +268,7 @@ impl Ship {
     fn begins_after(&self, position: u64) {
         let mut course = self.course.lock();
         (course.phase, course.shipped) = (Phase::InForce, position);
-        course.shipped_bytes = self.written.load(Ordering::Relaxed);
+        course.shipped_bytes = course.base.take().unwrap_or_default();
         drop(course);
         tracing::info!(position, "the journal is in force");
         self.wake.notify_one();
@@ -256,7 +313,7 @@ impl Ship {
             return (Duration::ZERO, 0);
         }
         let bytes = self.written.load(Ordering::Relaxed).saturating_sub(course.shipped_bytes);
-        (course.since.map_or(Duration::ZERO, |since| since.elapsed()), bytes)
+        (course.target.map_or(Duration::ZERO, |target| target.since.elapsed()), bytes)
     }
 
     /// Has changes wait for as long as the journal is too far behind.

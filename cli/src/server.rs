@@ -342,15 +342,16 @@ impl Running {
             page.tell(Phase::Stopping);
         }
         tracing::info!("stopping");
+        if let Some((ship, _)) = &self.journal {
+            // A core may wait for the journal.
+            ship.stops();
+        }
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
             // A panic was logged, and is an error of `failed`.
             let _ = thread.join();
         }
         self.data.remove_address();
-        if let Some((ship, _)) = &self.journal {
-            ship.stops();
-        }
         let halted = self.server.halted().now_or_never().is_some();
         let synced = self.server.sync();
         if halted || synced.is_err() {

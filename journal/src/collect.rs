@@ -1,13 +1,25 @@
-//! Old segments are removed.
+//! Old segments are removed, but for fences.
+//!
+//! A machine that comes back late puts its next segment under the number of the fence that has cut
+//! it off. As fences stay, it finds that one, however late it is.
 //!
 //! The caller owns the journal, and names its generation: only what lies below the older of two
 //! complete bases of this generation goes. An old owner that still runs has no such bases beyond
 //! the fence, and removes nothing that its successor needs.
 //!
 //! Always true: segments go in rising order, each is known to be gone before the next one goes, and
-//! the segment that the older base names stays. So where a segment was removed, all before it were.
+//! the segment that the older base names stays. So where a segment was removed, all before it were,
+//! but for fences.
 
-use crate::{Error, Journal, Result, bugs::Bug};
+use std::time::Duration;
+
+use backup::seal;
+use tokio::time::Instant;
+
+use crate::{Error, Journal, Result, bugs::Bug, segment};
+
+/// Time after which the rest is left to the next call.
+const ROUND_MAX: Duration = Duration::from_secs(60);
 
 /// What a collection has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,35 +31,36 @@ pub struct Swept {
 }
 
 impl Journal {
-    /// Removes the segments that no reader needs any more.
+    /// Removes segments that no reader needs any more, for up to a minute. Those from `needed` on
+    /// stay.
     ///
     /// # Errors
     /// When the store fails: the next call goes on. [`Error::Missing`] or [`Error::Malformed`] when
     /// the older base does not fit the journal: nothing is removed.
-    pub async fn collect(&self, generation: u64) -> Result<Swept> {
+    pub async fn collect(&self, generation: u64, needed: u64) -> Result<Swept> {
         let own = |base: &backup::Manifest| base.generation == generation && base.segment > 0;
         let bases = self.bases(2, own).await?;
         let [newer, older] = &bases[..] else { return Ok(Swept::default()) };
-        let first = older.segment.min(newer.segment);
+        let first = older.segment.min(newer.segment).min(needed);
         let boundary = self.read(first).await?.ok_or(Error::Missing(first))?;
         if boundary.header.last > older.position || boundary.header.generation > generation {
             let base = older.number;
             let reason = format!("it goes beyond base {base}, which says that it does not");
             return Err(Error::Malformed { number: first, reason });
         }
-        let Some(mut lowest) = self.listed().await?.first().copied() else {
-            return Err(Error::Missing(first));
-        };
-        while lowest > 1 && lowest <= first && self.has_segment(lowest - 1).await? {
-            lowest -= 1;
-        }
-        let mut swept = Swept { removed: 0, first };
+        let fence_bytes = seal::sealed_bytes(segment::EMPTY_BYTES as u64);
+        let mut old = self.listed().await?;
+        old.retain(|number, bytes| *number < first && *bytes > fence_bytes);
+        let mut old: Vec<u64> = old.into_keys().collect();
         if self.has(Bug::CollectedFalling) {
-            for number in (lowest..=first).rev() {
-                self.delete(number).await?;
-            }
+            old.reverse();
         }
-        for number in lowest..first {
+        let begun = Instant::now();
+        let mut swept = Swept { removed: 0, first };
+        for number in old {
+            if begun.elapsed() > ROUND_MAX {
+                break;
+            }
             self.delete(number).await?;
             swept.removed += 1;
         }

@@ -3,16 +3,21 @@
 //! Tests run at format, at each start, daily, and by `pando journal check`. A store that passes may
 //! still be a wrong one; a chain that is broken shows it later (J2).
 
+use std::time::Duration;
+
 use backup::Place;
 use base::Random;
 use bytes::Bytes;
 use futures::future::join_all;
 use object_store::{Error as StoreError, ObjectStoreExt as _, PutMode, path::Path};
+use tokio::time::Instant;
 
 use crate::{Error, Result, place::random_id};
 
 /// Creates of one name that are sent at a time.
 const WRITERS: u64 = 64;
+/// Names that are created so: a store that looks first and writes then loses some of these races.
+const RACES: u64 = 8;
 
 /// Creates one fresh object many times at once, and looks that one writer wins and the object has
 /// its bytes. The object is removed afterwards.
@@ -20,6 +25,13 @@ const WRITERS: u64 = 64;
 /// # Errors
 /// [`Error::Untrusted`], or what the store says when it cannot be tested.
 pub async fn check(place: &Place, random: &dyn Random) -> Result<()> {
+    for _ in 0..RACES {
+        race_of_one(place, random).await?;
+    }
+    Ok(())
+}
+
+async fn race_of_one(place: &Place, random: &dyn Random) -> Result<()> {
     let path = place.path(&format!("conditional/{:032x}", random_id(random)));
     let tested = race(place, &path, random).await;
     let cleaned = match place.objects().delete(&path).await {
@@ -27,6 +39,19 @@ pub async fn check(place: &Place, random: &dyn Random) -> Result<()> {
         Err(error) => Err(Error::Store(error)),
     };
     tested.and(cleaned)
+}
+
+/// Puts and removes an object of so many bytes, as a segment is put. Returns the time of the put.
+///
+/// # Errors
+/// What the store says.
+pub async fn time_put(place: &Place, bytes: usize, random: &dyn Random) -> Result<Duration> {
+    let path = place.path(&format!("conditional/{:032x}", random_id(random)));
+    let begun = Instant::now();
+    place.objects().put_opts(&path, vec![0; bytes].into(), PutMode::Create.into()).await?;
+    let took = begun.elapsed();
+    place.objects().delete(&path).await?;
+    Ok(took)
 }
 
 async fn race(place: &Place, path: &Path, random: &dyn Random) -> Result<()> {

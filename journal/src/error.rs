@@ -11,6 +11,12 @@ pub enum Error {
     /// The store did not answer in time. Ask again.
     #[error("the journal's store did not answer within {} ms", .0.as_millis())]
     Slow(std::time::Duration),
+    /// The directory of the journal lacks the last segment. Ask again.
+    #[error("the journal's directory does not have segment {0}: is it mounted?")]
+    NotMounted(u64),
+    /// The directory of the journal is not there. Ask again.
+    #[error(transparent)]
+    Away(backup::Error),
     /// A manifest of a base could not be read.
     #[error("a base of the journal cannot be read")]
     Base(#[source] backup::Error),
@@ -164,6 +170,7 @@ impl From<backup::Error> for Error {
     fn from(error: backup::Error) -> Error {
         match error {
             backup::Error::Store(error) => Error::Store(error),
+            error @ backup::Error::NoDirectory(_) => Error::Away(error),
             error => Error::Base(error),
         }
     }
@@ -173,6 +180,6 @@ impl Error {
     /// Whether the same call may succeed later, as the store may answer then.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        matches!(self, Error::Store(_) | Error::Slow(_))
+        matches!(self, Error::Store(_) | Error::Slow(_) | Error::NotMounted(_) | Error::Away(_))
     }
 }

@@ -130,7 +130,7 @@ async fn check(
     if journal.has(Bug::BasesNotLookedAt) {
         return Ok(());
     }
-    if journal.listed().await?.last().is_some_and(|listed| *listed > fence.number) {
+    if journal.beyond(fence.number).await?.is_some() {
         return needs_base;
     }
     // A base of a generation before the end of the chain has removed nothing of it.

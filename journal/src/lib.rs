@@ -40,7 +40,7 @@ mod writer;
 
 pub use chain::{End, Owner, Replica};
 pub use collect::Swept;
-pub use conditional::check;
+pub use conditional::{check, time_put};
 pub use error::{Error, Fault, Result};
 pub use fence::{Known, Taken, fence};
 pub use place::Journal;

@@ -3,9 +3,9 @@
 //! Always true: each request ends within [`Journal::request`], so a store that does not answer is
 //! seen; a segment that was read is authentic, and belongs to this journal and number.
 
-use std::{future::Future, time::Duration};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
-use backup::{Key, Manifest, Names, Place, seal};
+use backup::{Key, Listed, Manifest, Names, Place, seal};
 use base::Random;
 use bytes::Bytes;
 use object_store::{ObjectStoreExt as _, PutMode};
@@ -74,7 +74,16 @@ impl Journal {
     }
 
     /// Puts a segment where there is none. Any result but success is unknown.
+    ///
+    /// A directory may be unmounted at any time, and a put would begin another chain beneath its
+    /// mount point: there the segment before is looked for first.
     pub(crate) async fn put(&self, number: u64, sealed: Bytes) -> Result<()> {
+        if self.place.is_directory() {
+            self.place.is_there()?;
+            if number > 1 && !self.has_segment(number - 1).await? {
+                return Err(Error::NotMounted(number - 1));
+            }
+        }
         let path = self.place.path(&self.names.segment(number));
         let put = self.place.objects().put_opts(&path, sealed.into(), PutMode::Create.into());
         self.within(put).await.map(drop)
@@ -138,11 +147,34 @@ impl Journal {
         self.within(self.place.delete(&self.names.segment(number))).await
     }
 
-    /// Numbers of the segments that the store lists, rising: a hint.
-    pub(crate) async fn listed(&self) -> Result<Vec<u64>> {
+    /// Numbers of the segments that the store lists, rising, with their lengths: a hint. Others may
+    /// have put objects there.
+    pub(crate) async fn listed(&self) -> Result<BTreeMap<u64, u64>> {
         let listed = self.within(self.place.list(&self.names.journal())).await?;
-        let number = |name: &String| u64::from_str_radix(name, 16).ok();
-        Ok(listed.keys().filter(|name| name.len() == 16).filter_map(number).collect())
+        let number = |(name, listed): (String, Listed)| {
+            let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
+            number.map(|number| (number, listed.bytes))
+        };
+        Ok(listed.into_iter().filter_map(number).collect())
+    }
+
+    /// The highest segment above a number that the store lists and that is this journal's.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn beyond(&self, number: u64) -> Result<Option<u64>> {
+        for (above, _) in self.listed().await?.split_off(&number.saturating_add(1)).iter().rev() {
+            match self.read(*above).await {
+                Ok(Some(_)) => return Ok(Some(*above)),
+                Err(error) if error.is_passing() => return Err(error),
+                Ok(None) => {}
+                Err(error) => {
+                    let error = base::error::describe(&error);
+                    tracing::warn!(number = above, error, "an object that is no segment");
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The complete bases of the history that `wanted` takes, the newest first, at most `max`.
@@ -162,6 +194,12 @@ impl Journal {
                 match self.within(self.place.manifest(&self.names, number, &self.key)).await {
                     // Removed since it was listed.
                     Err(Error::Base(backup::Error::Missing(_))) => continue,
+                    // Others may write to the store.
+                    Err(Error::Base(error)) => {
+                        let error = base::error::describe(&error);
+                        tracing::warn!(number, error, "an object that is no base");
+                        continue;
+                    }
                     manifest => manifest?,
                 };
             if !wanted(&manifest) {

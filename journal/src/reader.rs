@@ -55,8 +55,10 @@ impl Reader {
         Reader { until: segment, ..self }
     }
 
-    /// The same reader, which checks the chain alone and not against a copy.
-    pub(crate) fn alone(self) -> Reader {
+    /// The same reader, which checks the chain alone and not against a copy: for who owns the chain,
+    /// and has what its own earlier generations have written.
+    #[must_use]
+    pub fn alone(self) -> Reader {
         Reader { is_alone: true, ..self }
     }
 
@@ -122,11 +124,11 @@ impl Reader {
     /// Number of the first segment of the chain that reaches the highest number listed.
     async fn first(&self) -> Result<Option<u64>> {
         let listed = self.journal.listed().await?;
-        let Some(highest) = listed.last().copied() else { return Ok(None) };
+        let Some(highest) = self.journal.beyond(0).await? else { return Ok(None) };
         let mut first = highest;
         while first > 1 {
-            let is_there = listed.binary_search(&(first - 1)).is_ok()
-                || self.journal.has_segment(first - 1).await?;
+            let is_there =
+                listed.contains_key(&(first - 1)) || self.journal.has_segment(first - 1).await?;
             if !is_there {
                 break;
             }

@@ -37,6 +37,8 @@ const VERSION: u32 = 1;
 pub const RECORDS_BYTES_MAX: usize = 32 << 20;
 const HEADER_BYTES: usize = 4 + 16 + 8 + 4 + 8 + 8 + 8 + 16 + 16 + 8 + 8 + 8 + 8 + 4 + 4;
 const RECORD_HEADER_BYTES: usize = 8 + 4 + 4;
+/// Length of a segment without records: LZ4 has one byte for nothing.
+pub(crate) const EMPTY_BYTES: usize = HEADER_BYTES + 1;
 
 /// One record of the engine's log: a batch, or several that the engine merged.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -63,7 +63,9 @@ fn record(sequence: u64) -> Record {
 /// Makes base `number` of a server with this generation and last segment.
 async fn base(store: &Arc<impl ObjectStore>, number: u64, journal: (u64, u64), position: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let mut history = History::new(place(store), UUID, (HISTORY, number - 1), key());
+    let newest = number - 1;
+    let noted = backup::Noted { history: HISTORY, newest, made: newest };
+    let mut history = History::new(place(store), UUID, noted, key());
     let moment = Moment { made: number, position, journal, name: "pando".into() };
     let small = [("pando.json", Bytes::from_static(b"{}"))];
     let random = random(1000 + number);

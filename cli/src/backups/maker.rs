@@ -9,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use ::backup::{Collected, Error, History, Key, Made, Moment, Names, Place};
+use ::backup::{Collected, Error, History, Key, Made, Moment, Place};
 use ::journal::Covered;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use meta::Server;
 use store::{Engine as _, RocksEngine};
 use tokio::time::Instant;
 
 use super::{now_seconds, open_place, variables, without_options};
 use crate::{
-    data::{self, BackupProgress},
+    data::{self, BackupProgress, JournalNote},
     journal::{Based, Ship},
     system::SystemRandom,
 };
@@ -77,6 +77,9 @@ impl Maker {
         match opened.history.check_owner().await {
             // The journal says that this server is the owner: another one was late with a base.
             Err(Error::Foreign) if self.ship.is_some() => opened.skip(&self.path).await?,
+            Err(Error::Foreign) if JournalNote::read(&self.path)?.is_some() => {
+                bail!("another server has taken the journal of this directory over")
+            }
             Err(Error::Foreign) => {
                 tracing::warn!("{}: this one begins a history of its own", Error::Foreign);
                 opened.leave(&self.path)?;
@@ -87,9 +90,14 @@ impl Maker {
         let of = (&*self.path, &*self.name);
         // No segment up to this one has more than the copy.
         let journal = self.ship.as_ref().map_or((0, 0), |ship| (ship.generation(), ship.segment()));
+        if let Some(ship) = &self.ship {
+            ship.base_begins();
+        }
         let made = base(&mut opened.history, of, engine, begun, journal, &self.random).await;
         if let (Ok((_, covered)), Some(ship)) = (&made, &self.ship) {
             ship.base_made(Based { covered: *covered, segment: journal.1 });
+        } else if let Some(ship) = &self.ship {
+            ship.base_fails();
         }
         let made = made.map(|(made, _)| made);
         if let Err(error) = &made
@@ -112,6 +120,9 @@ impl Maker {
     ) -> anyhow::Result<(Collected, u64)> {
         let opened = self.opened.as_mut().context("the place is not open yet")?;
         let collected = opened.history.collect(keep_seconds, quiet.as_secs()).await?;
+        if let Some(ship) = &self.ship {
+            ship.collect().await?;
+        }
         let passed = opened.counted.elapsed().as_secs();
         opened.counted += Duration::from_secs(passed);
         let noted = read_progress(&self.path)?;
@@ -136,8 +147,9 @@ impl Opened {
     /// Goes on above the bases of another process in the same history.
     async fn skip(&mut self, path: &Path) -> anyhow::Result<()> {
         let mut progress = read_progress(path)?;
-        let numbers = self.place.numbers(&Names::new(self.uuid, progress.current.history)).await?;
-        progress.newest = progress.newest.max(numbers.last().copied().unwrap_or_default());
+        let bases = self.place.bases(&self.key, Some(&progress.current.id())).await?;
+        let numbers = bases.iter().map(|base| base.manifest.number);
+        progress.newest = progress.newest.max(numbers.max().unwrap_or_default());
         progress.write(path)?;
         let (place, key) = (self.place.clone(), self.key.clone());
         self.history = History::new(place, self.uuid, progress.noted(), key);

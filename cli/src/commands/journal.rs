@@ -1,20 +1,17 @@
 //! `pando journal`: the journal of a server in an object store is tested, read, and gone on with.
 
 use std::{
+    cmp::Reverse,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
-    time::Duration,
 };
 
 use ::backup::{Base, Key, Place};
-use ::journal::{Error, Journal, Reader, Replica, Verified, check};
+use ::journal::{Error, Journal, Reader, Replica, Verified, check, time_put};
 use anyhow::{Context as _, anyhow, bail, ensure};
-use base::Random as _;
 use clap::Subcommand;
 use indicatif::ProgressBar;
 use store::{Engine as _, RocksEngine};
-use tokio::time::Instant;
 
 use super::backup::{From, at, bar, described, history, place_url, tell};
 use crate::{
@@ -116,10 +113,7 @@ impl Check {
             output::print(&format!("{shown} lets one writer win: it can hold a journal"))?;
             let mut times = Vec::new();
             for _ in 0..self.puts {
-                let name = place.path(&format!("conditional/{:016x}", random.next()));
-                let begun = Instant::now();
-                put(&place, &name).await.context("a put failed")?;
-                times.push(begun.elapsed());
+                times.push(time_put(&place, PUT_BYTES, &random).await.context("a put failed")?);
             }
             times.sort_unstable();
             let Some(longest) = times.last() else { return Ok(()) };
@@ -130,15 +124,6 @@ impl Check {
             ))
         })
     }
-}
-
-/// Puts an object as a segment is put, and removes it.
-async fn put(place: &Place, name: &object_store::path::Path) -> object_store::Result<()> {
-    use object_store::ObjectStoreExt as _;
-    let bytes = vec![0; PUT_BYTES];
-    let mode = object_store::PutMode::Create;
-    place.objects().put_opts(name, bytes.into(), mode.into()).await?;
-    place.objects().delete(name).await
 }
 
 impl Which {
@@ -216,8 +201,10 @@ impl Recover {
         let (place, key) = self.which.from.open()?;
         let runtime = connect::runtime()?;
         let mut bases = runtime.block_on(self.which.bases(&place, &key))?;
-        let newest = bases[0].manifest.number;
+        let newest = bases.iter().map(|base| base.manifest.number).max().unwrap_or_default();
         bases.retain(Base::is_complete);
+        // An old server may be late with a base.
+        bases.sort_by_key(|base| Reverse((base.manifest.generation, base.manifest.number)));
         for base in bases {
             let bar = bar(&base);
             let mut end = 0;
@@ -242,7 +229,13 @@ impl Recover {
                     ));
                 }
                 Err(error) => match error.downcast_ref() {
-                    Some(Error::NeedsBase { .. } | Error::Forked { .. }) => {
+                    Some(
+                        Error::NeedsBase { .. }
+                        | Error::Forked { .. }
+                        | Error::Broken { .. }
+                        | Error::Missing(_)
+                        | Error::Altered(_),
+                    ) => {
                         let base = base.manifest.number;
                         tracing::warn!(base, error = format!("{error:#}"), "a base does not fit");
                     }
@@ -264,9 +257,10 @@ impl Recover {
     ) -> anyhow::Result<u64> {
         let manifest = &base.manifest;
         let journal = self.which.journal(base, key)?;
-        let replica =
-            Replica { generation: manifest.generation, position: engine.position() };
-        let mut reader = Reader::new(journal, manifest.segment, replica);
+        let replica = Replica { generation: manifest.generation, position: engine.position() };
+        // The copy may have more than the base says: what was written while it was made.
+        let position = replica.position;
+        let mut reader = Reader::new(journal.clone(), manifest.segment, replica);
         let bar = ProgressBar::new_spinner();
         while let Some(segment) = reader.next().await? {
             bar.set_message(format!("segment {} of the journal", segment.header.number));
@@ -274,16 +268,19 @@ impl Recover {
             apply(engine, segment)?;
         }
         bar.finish_and_clear();
-        let (_, history) = ids(base)?;
+        let end = reader.end();
+        if journal.beyond(end.number).await?.is_some() {
+            return Err(Error::NeedsBase { number: end.number + 1, position }.into());
+        }
+        let (uuid, history) = ids(base)?;
+        let url = &*self.which.from.from;
         JournalNote {
-            history,
-            generation: reader.end().owner.generation,
             segment: manifest.segment,
             base: manifest.number,
-            position: manifest.position,
+            position,
+            ..JournalNote::begin(url, uuid, history, end.owner.generation)
         }
         .write(path)?;
-        let url = &self.which.from.from;
         let of = (&*address(url), &*key.id());
         BackupProgress::of_successor(of, history, manifest.number).write(path)?;
         let backup = Some(KeptBackup { journal: true, ..KeptBackup::at(url) });

@@ -71,9 +71,9 @@ async fn ask(config: Config) -> anyhow::Result<Status> {
     client.close().await?;
     let operations = load.operations.iter().map(Operation::from).collect();
     let memory = MemoryUse::of(&load);
-    let backup = BackupState::of(&load);
+    let (backup, journal) = (BackupState::of(&load), JournalState::of(&load));
     let cluster = (cluster.servers_expected > 1).then(|| Cluster::from(cluster));
-    anyhow::Ok(Status { operations, cluster, memory, backup, ..Status::from(status) })
+    anyhow::Ok(Status { operations, cluster, memory, backup, journal, ..Status::from(status) })
 }
 
 /// State of the server that was asked.
@@ -149,11 +149,67 @@ struct Status {
     memory: MemoryUse,
     #[serde(skip_serializing_if = "Option::is_none")]
     backup: Option<BackupState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal: Option<JournalState>,
     sessions: Vec<Session>,
     operations: Vec<Operation>,
     counters: serde_json::Map<String, serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<Cluster>,
+}
+
+/// The journal of a server.
+#[derive(Serialize)]
+struct JournalState {
+    /// Whether the last put worked.
+    works: bool,
+    /// Whether what is stable is in the journal.
+    in_force: bool,
+    generation: u64,
+    /// Number of the last segment.
+    segment: u64,
+    /// Bytes of changes that the journal lacks.
+    lag_bytes: u64,
+    lag_ms: u64,
+    puts: u64,
+    put_p50_ms: f64,
+    put_p99_ms: f64,
+}
+
+impl JournalState {
+    /// `None` for a server without a journal.
+    fn of(load: &wire::Load) -> Option<JournalState> {
+        let number = |name: &str| gauge(load, name).unwrap_or_default();
+        let time = |name: &str| Duration::from_nanos(number(name));
+        Some(JournalState {
+            works: gauge(load, "journal")? == 1,
+            in_force: number("journal_in_force") == 1,
+            generation: number("journal_generation"),
+            segment: number("journal_segment"),
+            lag_bytes: number("journal_lag_bytes"),
+            lag_ms: u64::try_from(time("journal_lag_nanos").as_millis()).unwrap_or(u64::MAX),
+            puts: number("journal_puts"),
+            put_p50_ms: time("journal_put_p50_nanos").as_secs_f64() * 1000.0,
+            put_p99_ms: time("journal_put_p99_nanos").as_secs_f64() * 1000.0,
+        })
+    }
+
+    fn to_text(&self) -> String {
+        if !self.in_force {
+            return "begins with the first base".to_owned();
+        }
+        let Self { generation, segment, lag_ms, put_p50_ms, put_p99_ms, .. } = self;
+        let fails = if self.works { "" } else { "FAILS, " };
+        format!(
+            "{fails}segment {segment} of generation {generation}, {lag_ms} ms behind; puts take \
+             {put_p50_ms:.1} ms, p99 {put_p99_ms:.1} ms"
+        )
+    }
+}
+
+fn gauge(load: &wire::Load, name: &str) -> Option<u64> {
+    let found = load.gauges.iter().find(|(other, _)| other == name);
+    found.map(|(_, value)| *value)
 }
 
 /// The backups of a server, and whether it is a restored copy.
@@ -178,10 +234,7 @@ struct BackupState {
 impl BackupState {
     /// `None` for a server that has nothing to do with backups.
     fn of(load: &wire::Load) -> Option<BackupState> {
-        let gauge = |name: &str| {
-            let found = load.gauges.iter().find(|(other, _)| other == name);
-            found.map(|(_, value)| *value)
-        };
+        let gauge = |name: &str| gauge(load, name);
         let is_restored_copy = gauge("backup_restored_copy")? == 1;
         Some(BackupState {
             works: gauge("backup").map(|works| works == 1),
@@ -295,6 +348,7 @@ impl From<wire::Status> for Status {
             process_resident_bytes: status.process.resident_bytes,
             memory: MemoryUse::default(),
             backup: None,
+            journal: None,
             sessions: status.sessions.into_iter().map(session).collect(),
             operations: Vec::new(),
             counters: status.counters.into_iter().map(|(name, n)| (name, n.into())).collect(),
@@ -308,6 +362,7 @@ impl Status {
         let uptime = humantime::format_duration(Duration::from_secs(self.uptime_seconds));
         let interval = self.commit_interval_ms;
         let backup = self.backup.as_ref().map(|backup| ("backup", backup.to_text()));
+        let journal = self.journal.as_ref().map(|journal| ("journal", journal.to_text()));
         let mut rows = vec![
             ("name", self.name.clone()),
             ("unique id", self.uuid.clone()),
@@ -336,6 +391,7 @@ impl Status {
             ("memory", self.memory.to_text()),
         ];
         rows.extend(backup);
+        rows.extend(journal);
         rows.push(("sessions", self.sessions.len().to_string()));
         let mut text = output::rows(&rows);
         let row = |session: &Session| {

@@ -369,7 +369,7 @@ mod tests {
         let about = fs::read_to_string(original.join(ABOUT)).unwrap();
         let older = about.replace(&format!("\"version\": {VERSION}"), "\"version\": 12");
         assert_ne!(older, about);
-        restore(&copy, &Key::new([1; 32]), |folder| {
+        restore(&copy, &Key::new([1; 32]), Restored::Copy, |folder| {
             for name in [META, SIGNING_KEY] {
                 fs::rename(original.join(name), folder.join(name))?;
             }

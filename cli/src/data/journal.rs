@@ -1,24 +1,38 @@
 //! The note of a data directory on its journal: which one it is, and from where it is read.
 //!
-//! Invariant: a generation is stable here before anything of it is in the journal, so a directory
-//! never takes the next generation of another one for its own.
+//! Invariant: a generation and its run are stable here before anything of them is in the journal. So
+//! a directory knows its own segments again after a crash, and takes those of no other for its own.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::{remove, replace};
+use store::stable::sync_folder;
+
+use super::{META, remove, replace};
 
 const FILE: &str = "journal.json";
+/// Logs that a start has not brought into the journal yet.
+const LOGS: &str = "journal-logs";
 
 /// Contents of `journal.json`. Persisted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JournalNote {
+    /// URL of the journal.
+    pub(crate) url: String,
+    /// Id of the file system, in hexadecimal digits.
+    pub(crate) uuid: String,
     /// The history of bases that the journal belongs to.
     pub(crate) history: u64,
-    /// The newest generation that this directory has asked for.
+    /// The newest generation that this directory has had.
     pub(crate) generation: u64,
+    /// Later generations that it has begun to fence for: fences that may be there, or may come late.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) asked: Vec<Asked>,
     /// A segment from which the journal can be read; 0: its first.
     pub(crate) segment: u64,
     /// The newest base of this directory, and the position that it covers; 0: none.
@@ -26,7 +40,54 @@ pub(crate) struct JournalNote {
     pub(crate) position: u64,
 }
 
+/// Keeps the logs of a closed engine, which removes them when it opens: a start that fails may be
+/// followed by another one. Returns where they are.
+pub(crate) fn keep_logs(path: &Path) -> anyhow::Result<PathBuf> {
+    let (from, to) = (path.join(META), path.join(LOGS));
+    let keep = || {
+        fs::create_dir_all(&to)?;
+        for entry in fs::read_dir(&from)? {
+            let (file, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
+            if file.extension().is_some_and(|extension| extension == "log") {
+                match fs::hard_link(&file, to.join(name)) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    linked => linked?,
+                }
+            }
+        }
+        sync_folder(&to)?;
+        sync_folder(path)
+    };
+    keep().with_context(|| format!("cannot keep the logs in {}", to.display()))?;
+    Ok(to)
+}
+
+/// The journal has what the logs have.
+pub(crate) fn drop_logs(path: &Path) -> anyhow::Result<()> {
+    remove(fs::remove_dir_all(path.join(LOGS)), path)
+}
+
+/// A fence that was begun. Persisted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    pub(crate) generation: u64,
+    pub(crate) run: u64,
+}
+
 impl JournalNote {
+    /// The note for a history that has no segment yet, of a directory that has had so many
+    /// generations elsewhere.
+    pub(crate) fn begin(url: &str, uuid: u128, history: u64, generation: u64) -> JournalNote {
+        let (url, uuid) = (url.to_owned(), format!("{uuid:032x}"));
+        JournalNote { url, uuid, history, generation, ..JournalNote::default() }
+    }
+
+    /// A generation that this directory has not asked for.
+    pub(crate) fn next_generation(&self) -> u64 {
+        let asked = self.asked.iter().map(|asked| asked.generation);
+        asked.fold(self.generation, u64::max) + 1
+    }
+
     /// The note of a directory, if it has a journal.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Option<JournalNote>> {
         let file = path.join(FILE);

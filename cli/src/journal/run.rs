@@ -2,8 +2,8 @@
 
 use std::{
     future::pending,
-    path::{Path, PathBuf},
-    sync::Arc,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
@@ -104,8 +104,12 @@ impl Work {
             let based = *based.borrow_and_update();
             self.base_made(based)?;
         }
-        if let Some((target, written)) = self.ship.target() {
-            return self.step(target, written).await;
+        if let Some(target) = self.ship.target() {
+            return self.step(target).await;
+        }
+        // Logs are kept for as long as they are not read.
+        while let Some(to) = self.ship.unneeded().filter(|to| *to >= self.follower.next()) {
+            self.follower.read(to, SEGMENT_BYTES)?;
         }
         let ship = Arc::clone(&self.ship);
         tokio::select! {
@@ -115,20 +119,22 @@ impl Work {
                 based.mark_changed();
                 Ok(())
             }
-            () = sleep(IDLE_LOOK) => self.look().await,
+            looked = async {
+                sleep(IDLE_LOOK).await;
+                self.look().await
+            } => looked,
         }
     }
 
     /// Puts the next segment.
-    async fn step(&mut self, target: u64, written: u64) -> Result<(), Fault> {
+    async fn step(&mut self, target: u64) -> Result<(), Fault> {
         let records = records(self.follower.read(target, SEGMENT_BYTES)?);
         let ship = Arc::clone(&self.ship);
         let told = |trouble: Trouble<'_>| ship.tell(&trouble);
         let appended = self.writer.append(&records, &told).await?;
         // What was applied at the start was in the journal before, and in the log after.
         let reached = appended.last.max(self.follower.next() - 1);
-        let bytes = (reached >= target).then_some(written);
-        self.ship.shipped(reached, bytes, self.writer.status());
+        self.ship.shipped(reached, self.writer.status());
         Ok(())
     }
 
@@ -136,11 +142,15 @@ impl Work {
     fn base_made(&mut self, based: Based) -> Result<(), Fault> {
         let Based { covered, segment } = based;
         self.writer.base_made(covered);
-        self.note =
-            JournalNote { segment, base: covered.base, position: covered.position, ..self.note };
+        (self.note.segment, self.note.base) = (segment, covered.base);
+        self.note.position = covered.position;
         if let Err(error) = self.note.write(&self.path) {
-            // The note of before leads to the end of the journal as well.
-            tracing::warn!(error = format!("{error:#}"), "the journal's note is old");
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the journal is kept from an older base on"
+            );
+        } else {
+            self.ship.noted.store(segment, Ordering::Release);
         }
         if self.ship.course.lock().phase == Phase::Begins {
             while self.follower.next() <= covered.position {
@@ -186,12 +196,13 @@ pub(super) fn records(read: Vec<LogRecord>) -> Vec<Record> {
     read.into_iter().map(record).collect()
 }
 
-/// Puts records that a start has found, some in each segment.
+/// Puts records that a start has found, some in each segment, within a time for each.
 pub(super) async fn append_all(
     writer: &mut Writer,
     read: Vec<LogRecord>,
     told: &(dyn Fn(Trouble<'_>) + Sync),
-) -> Result<(), Error> {
+    limit: Duration,
+) -> anyhow::Result<()> {
     let records = records(read);
     let mut rest = &records[..];
     while !rest.is_empty() {
@@ -202,13 +213,9 @@ pub(super) async fn append_all(
             is_first || bytes <= SEGMENT_BYTES
         });
         let (some, others) = rest.split_at(fits.count());
-        writer.append(some, told).await?;
+        let put = timeout(limit, writer.append(some, told));
+        put.await.context("the journal's store is too slow")??;
         rest = others;
     }
     Ok(())
-}
-
-/// Whether a directory has the note of a journal.
-pub(crate) fn has_note(path: &Path) -> bool {
-    JournalNote::read(path).is_ok_and(|note| note.is_some())
 }

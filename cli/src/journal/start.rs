@@ -1,7 +1,7 @@
 //! A server takes its journal over, before it serves.
 //!
 //! ```text
-//! read the log, open the engine
+//! keep and read the log, open the engine
 //! note the next generation, on stable storage
 //! fence                                the end of the chain, for this generation
 //! apply                                what the chain has and the engine lacks
@@ -11,19 +11,24 @@
 //! If the log does not reach back to the chain's end, or the directory has no base yet, the journal
 //! begins with the next base.
 
-use std::{path::Path, sync::Arc, thread, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
 
-use ::backup::{Names, Place};
+use ::backup::Place;
 use ::journal::{
-    Covered, Error, Journal as Chain, Known, Owner, Replica, Segment, Taken, Times, Trouble, check,
-    fence,
+    Covered, End, Error, Journal as Chain, Known, Owner, Reader, Replica, Segment, Taken, Times,
+    Trouble, check, fence,
 };
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base::{Random as _, error::describe};
 use meta::Server;
 use parking_lot::Mutex;
 use store::{Batch, Blocks, Engine, LogRecord, RocksConfig, RocksEngine, records_of};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     Journaled, Phase, Ship,
@@ -31,8 +36,8 @@ use super::{
     shown,
 };
 use crate::{
-    backups,
-    data::{self, BackupProgress, DataDir, JournalNote},
+    backups, connect,
+    data::{self, Asked, BackupProgress, DataDir, JournalNote},
     failure::usage,
     system::SystemRandom,
 };
@@ -41,6 +46,8 @@ use crate::{
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a start waits for a store that fails.
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause before a store that failed is read again.
+const READ_PAUSE: Duration = Duration::from_millis(500);
 /// Number of the only server of a file system, as a journal has it.
 pub(crate) const MEMBER: u32 = 0;
 
@@ -90,8 +97,7 @@ fn on_this_thread(
 ) -> anyhow::Result<Started> {
     let path = data.path();
     data.cut_log(blocks)?;
-    // RocksDB removes the logs when it has opened.
-    let logged = records_of(&data.metadata_folder())?;
+    let logged = records_of(&data::keep_logs(path)?)?;
     let mut engine = data.engine(blocks, config)?;
     let follower = engine.follow()?;
     let engine = Arc::new(engine);
@@ -100,23 +106,8 @@ fn on_this_thread(
     let uuid = Server::uuid(&*engine)?;
     let place = Place::open_once(url, backups::variables(), REQUEST_TIMEOUT)?;
 
-    let noted = JournalNote::read(path)?.unwrap_or_default();
-    let before = noted.generation;
-    let mut note = JournalNote { history, generation: before, ..JournalNote::default() };
-    if noted.history == history {
-        note = noted;
-    }
-    note.generation += 1;
-    note.write(path)?;
     let position = engine.position();
-    let known = Known {
-        segment: note.segment,
-        replica: Replica { generation: before, position },
-        covered: Covered { base: note.base, position: note.position },
-        stable: 0,
-    };
     let random = Arc::new(SystemRandom::default());
-    let owner = Owner { generation: note.generation, run: random.next() };
     let chain = Chain::new(place.clone(), (uuid, history), MEMBER, key, REQUEST_TIMEOUT);
 
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -124,47 +115,129 @@ fn on_this_thread(
         .build()
         .context("cannot start a runtime")?;
     let taken = async {
-        // Numbers of bases go on above those that another process of this history has made.
-        let numbers = place.numbers(&Names::new(uuid, history)).await?;
-        let progress = turned.progress;
-        if let Some(newest) = numbers.last().filter(|newest| **newest > progress.newest) {
-            BackupProgress { newest: *newest, ..progress }.write(path)?;
-        }
-        check(&place, &*random).await?;
-        let last = Mutex::new(None);
-        let told = |trouble: Trouble<'_>| tell(&last, &trouble);
+        timeout(STORE_TIMEOUT, check(&place, &*random))
+            .await
+            .context("the store is too slow")??;
+        let mut note = match JournalNote::read(path)? {
+            Some(note) if note.history == history => note,
+            Some(before) => {
+                let owned = still_own(path, before).await?;
+                JournalNote::begin(url, uuid, history, owned.next_generation() - 1)
+            }
+            None => JournalNote::begin(url, uuid, history, 0),
+        };
+        let end = own(&chain, &mut note).await?;
+        let reached = position.max(end.last.unwrap_or_default());
+        let known = Known {
+            segment: end.number,
+            replica: Replica { generation: note.generation, position: reached },
+            covered: Covered { base: note.base, position: note.position },
+            stable: 0,
+        };
+        let owner = Owner { generation: note.next_generation(), run: random.next() };
+        note.asked.push(Asked { generation: owner.generation, run: owner.run });
+        note.write(path)?;
+        let failed = Mutex::new(None);
+        let told = |trouble: Trouble<'_>| tell(&failed, &trouble);
         let fenced = fence(&chain, owner, &known, Times::default(), random.clone(), &told);
         let taken = timeout(STORE_TIMEOUT, fenced).await.map_err(|_| {
-            let why = last.lock().clone().unwrap_or_else(|| "it does not answer".to_owned());
+            let why = failed.lock().clone().unwrap_or_else(|| "it does not answer".to_owned());
             anyhow!("{why}")
         })?;
-        let Taken { mut writer, mut beyond } = taken?;
-        while let Some(segment) = beyond.next().await? {
-            apply(&engine, segment)?;
+        let Taken { mut writer, .. } = taken?;
+        (note.generation, note.asked) = (owner.generation, Vec::new());
+        note.write(path)?;
+        let end = writer.end();
+        let last = end.last.unwrap_or_default();
+        if last > position {
+            let all = Reader::new(chain.clone(), note.segment, Replica::default());
+            let mut missing = all.alone().until(end.number);
+            while let Some(segment) = next(&mut missing).await? {
+                apply(&engine, segment)?;
+            }
         }
         engine.sync()?;
-        let end = writer.end().last.unwrap_or_default();
-        let phase = match rest(logged, end, position) {
+        let phase = match rest(logged, last, position) {
             _ if note.base == 0 => Phase::Begins,
             Some(rest) => {
-                let put = run::append_all(&mut writer, rest, &told);
-                timeout(STORE_TIMEOUT, put).await.context("the journal's store is too slow")??;
+                run::append_all(&mut writer, rest, &told, STORE_TIMEOUT).await?;
                 Phase::InForce
             }
             None => Phase::Begins,
         };
-        anyhow::Ok((writer, phase))
+        anyhow::Ok((writer, phase, note))
     };
-    let (writer, phase) = runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
+    let (writer, phase, note) =
+        runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
     drop(runtime);
+    data::drop_logs(path)?;
 
     let ship = Arc::new(Ship::new(shown(url), note.generation, engine.position(), phase));
     ship.course.lock().status = writer.status();
+    ship.chain.get_or_init(|| chain);
     tracing::info!(generation = note.generation, segment = writer.end().number, ?phase, "journal");
-    let (path, own) = (path.to_owned(), Arc::clone(&ship));
-    let journal = Journal::start(Work { ship: own, writer, follower, path, note })?;
+    ship.noted.store(note.segment, Ordering::Release);
+    let (path, shipped) = (path.to_owned(), Arc::clone(&ship));
+    let journal = Journal::start(Work { ship: shipped, writer, follower, path, note })?;
     let journaled = Arc::new(Journaled::new(Arc::clone(&engine), Arc::clone(&ship)));
     Ok(Started { engine, journaled, ship, journal })
+}
+
+/// Sees that the chain is this directory's up to its end: it has had the newest generation, or has
+/// begun to fence for it.
+async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result<End> {
+    // What a fence of its own has cut off is in its log still, and is no fork.
+    let mut reader = Reader::new(chain.clone(), note.segment, Replica::default()).alone();
+    while next(&mut reader).await?.is_some() {}
+    let end = reader.end();
+    let Owner { generation, run } = end.owner;
+    if note.asked.contains(&Asked { generation, run }) {
+        note.generation = generation;
+    }
+    if generation > note.generation {
+        return Err(Error::Fenced { number: end.number, generation, run }.into());
+    }
+    Ok(end)
+}
+
+/// Sees the same of a journal that a directory turns away from.
+async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<JournalNote> {
+    let url = note.url.clone();
+    let looked = async {
+        let key = data::backup_key(path)?;
+        let uuid = u128::from_str_radix(&note.uuid, 16).context("it names no file system")?;
+        let place = Place::open_once(&url, backups::variables(), REQUEST_TIMEOUT)?;
+        let chain = Chain::new(place, (uuid, note.history), MEMBER, key, REQUEST_TIMEOUT);
+        own(&chain, &mut note).await
+    };
+    if let Err(error) = looked.await {
+        return match error.downcast_ref::<Error>() {
+            Some(Error::Fenced { .. } | Error::Forked { .. } | Error::NeedsBase { .. }) => {
+                Err(refused(error, &url, path))
+            }
+            Some(_) | None => Err(error.context(format!(
+                "it cannot be seen whether another server has taken the journal at {} over; if that \
+                 store is gone for good and no other server is there, remove {}/journal.json",
+                shown(&url),
+                path.display()
+            ))),
+        };
+    }
+    Ok(note)
+}
+
+/// The next segment; a store that fails for a moment is asked again.
+async fn next(reader: &mut Reader) -> Result<Option<Segment>, Error> {
+    let begun = Instant::now();
+    loop {
+        match reader.next().await {
+            Err(error) if error.is_passing() && begun.elapsed() < STORE_TIMEOUT => {
+                tracing::warn!(error = describe(&error), "the journal cannot be read");
+                sleep(READ_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 fn tell(last: &Mutex<Option<String>>, trouble: &Trouble<'_>) {
@@ -226,9 +299,13 @@ pub(crate) fn apply(engine: &RocksEngine, segment: Segment) -> anyhow::Result<()
 /// A directory whose server has no journal any more begins a new history of bases: what it writes
 /// from now on is not in the chain.
 pub(crate) fn end(path: &Path) -> anyhow::Result<()> {
-    if !run::has_note(path) {
-        return Ok(());
-    }
+    let Some(note) = JournalNote::read(path)? else { return Ok(()) };
+    // On a thread of its own: the caller's may have a runtime.
+    let looked = thread::scope(|scope| {
+        scope.spawn(|| connect::runtime()?.block_on(still_own(path, note))).join()
+    });
+    looked.unwrap_or_else(|_| Err(anyhow!("the look at the journal was interrupted")))?;
+    data::drop_logs(path)?;
     if let Some(mut progress) = BackupProgress::read(path)? {
         progress.leave_current();
         progress.write(path)?;

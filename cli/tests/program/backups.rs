@@ -17,24 +17,29 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use rustix::process::Signal;
-use s3s::{auth::SimpleAuth, service::S3ServiceBuilder};
+use s3s::{S3, auth::SimpleAuth, service::S3ServiceBuilder};
 use tokio::{net::TcpListener, runtime::Runtime};
 
 use crate::harness::{Data, Running, fail, folder, pando, pause, run, stderr, succeed, text};
 
-const SECRET: &str = "of-the-store";
+pub(crate) const SECRET: &str = "of-the-store";
 const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"];
 
 /// An S3 server with one bucket on loopback, which goes with the value.
-struct Store {
-    address: SocketAddr,
+pub(crate) struct Store {
+    pub(crate) address: SocketAddr,
     _runtime: Runtime,
 }
 
 impl Store {
-    fn start(root: &Path, at: &str) -> Store {
+    pub(crate) fn start(root: &Path, at: &str) -> Store {
         fs::create_dir_all(root.join("bucket")).unwrap();
-        let mut service = S3ServiceBuilder::new(s3s_fs::FileSystem::new(root).unwrap());
+        Store::over(s3s_fs::FileSystem::new(root).unwrap(), at)
+    }
+
+    /// A store of this service.
+    pub(crate) fn over(service: impl S3, at: &str) -> Store {
+        let mut service = S3ServiceBuilder::new(service);
         service.set_auth(SimpleAuth::from_single("id", SECRET));
         let service = service.build();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -56,26 +61,26 @@ impl Store {
         Store { address, _runtime: runtime }
     }
 
-    fn url(address: SocketAddr) -> String {
+    pub(crate) fn url(address: SocketAddr) -> String {
         format!("s3://bucket/here?endpoint=http://{address}&allow_http=true&region=here")
     }
 }
 
-fn with_keys(mut command: Command, secret: &str) -> Command {
+pub(crate) fn with_keys(mut command: Command, secret: &str) -> Command {
     command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", secret);
     command
 }
 
-fn serve(data: &Path, more: &[&str]) -> Command {
+pub(crate) fn serve(data: &Path, more: &[&str]) -> Command {
     pando(&[&["serve", "--data", text(data)], &FREE[..], more].concat())
 }
 
-fn start(data: &Path, more: &[&str]) -> Running {
+pub(crate) fn start(data: &Path, more: &[&str]) -> Running {
     Running::start(serve(data, more), "serving ")
 }
 
 /// `pando status --json`, and its exit code.
-fn status(server: &Running, data: &Path) -> (i32, serde_json::Value) {
+pub(crate) fn status(server: &Running, data: &Path) -> (i32, serde_json::Value) {
     let token = data.join("admin.token");
     let output = run(&["status", "--json", server.address(), "--token", text(&token)]);
     let status = serde_json::from_slice(&output.stdout);
@@ -83,7 +88,12 @@ fn status(server: &Running, data: &Path) -> (i32, serde_json::Value) {
 }
 
 /// Waits until the state of the backup is as it should be.
-fn until(server: &Running, data: &Path, what: &str, is: impl Fn(i32, &serde_json::Value) -> bool) {
+pub(crate) fn until(
+    server: &Running,
+    data: &Path,
+    what: &str,
+    is: impl Fn(i32, &serde_json::Value) -> bool,
+) {
     for _ in 0..600 {
         let (code, status) = status(server, data);
         if is(code, &status) {
@@ -111,7 +121,11 @@ fn until_failing(server: &Running, data: &Path) {
     });
 }
 
-fn as_admin<T>(server: &Running, data: &Path, work: impl AsyncFnOnce(&Client) -> T) -> T {
+pub(crate) fn as_admin<T>(
+    server: &Running,
+    data: &Path,
+    work: impl AsyncFnOnce(&Client) -> T,
+) -> T {
     let token = fs::read_to_string(data.join("admin.token")).unwrap();
     let config = Config::new(vec![server.address().to_owned()], token.trim());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -22,6 +22,7 @@ mod format;
 mod full;
 mod harness;
 mod installed;
+mod journal;
 mod keys;
 mod locks;
 mod machines;

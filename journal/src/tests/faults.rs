@@ -190,20 +190,56 @@ async fn a_copy_with_more_than_the_fence_is_forked() {
 async fn only_what_is_below_the_older_of_two_bases_is_collected() {
     let store = Faulty::scripted(&Arc::new(InMemory::new()), &[]);
     let (journal, mut writer) = some(&store).await;
-    assert_eq!(journal.collect(1).await.unwrap().removed, 0);
+    assert_eq!(journal.collect(1, u64::MAX).await.unwrap().removed, 0);
     base(&store, 1, (1, 3), 2).await;
-    assert_eq!(journal.collect(1).await.unwrap().removed, 0);
+    assert_eq!(journal.collect(1, u64::MAX).await.unwrap().removed, 0);
     base(&store, 2, (1, 4), 3).await;
-    assert_eq!(journal.collect(2).await.unwrap().removed, 0, "they are of another generation");
-    let swept = journal.collect(1).await.unwrap();
-    assert_eq!((swept.removed, swept.first), (2, 3));
-    assert_eq!(journal.listed().await.unwrap(), [3, 4]);
+    assert_eq!(
+        journal.collect(2, u64::MAX).await.unwrap().removed,
+        0,
+        "they are of another generation"
+    );
+    let swept = journal.collect(1, u64::MAX).await.unwrap();
+    assert_eq!((swept.removed, swept.first), (1, 3));
+    // The fence stays.
+    assert!(journal.listed().await.unwrap().into_keys().eq([1, 3, 4]));
     writer.base_made(Covered { base: 2, position: 3 });
     writer.append(&[record(4)], &|_| ()).await.unwrap();
     let replica = Replica { generation: 1, position: 2 };
     assert_eq!(all(Reader::new(journal.clone(), 3, replica)).await.unwrap(), [3, 4]);
     let verified = journal.verify(&|_| ()).await.unwrap();
     assert_eq!((verified.numbers, verified.sequences, verified.base), ((3, 5), (2, 4), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_writer_finds_the_fence_however_late_it_is() {
+    let store = Faulty::scripted(&Arc::new(InMemory::new()), &[]);
+    let (journal, mut old) = some(&store).await;
+    let mut writer = taken(&journal, 2).await;
+    for sequence in 4..10 {
+        writer.append(&[record(sequence)], &|_| ()).await.unwrap();
+    }
+    base(&store, 1, (2, 10), 8).await;
+    base(&store, 2, (2, 11), 9).await;
+    assert_eq!(journal.collect(2, 8).await.unwrap().first, 8, "the caller needs it");
+    journal.collect(2, u64::MAX).await.unwrap();
+    let late = old.append(&[record(4)], &|_| ()).await;
+    assert!(matches!(late, Err(Error::Fenced { number: 5, generation: 2, .. })), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_put_beside_a_journal_counts_for_nothing() {
+    let store = Faulty::scripted(&Arc::new(InMemory::new()), &[]);
+    let (journal, _) = some(&store).await;
+    let names = backup::Names::new(super::UUID, super::HISTORY);
+    for name in [names.segment(u64::MAX), names.segment(100), names.base(u64::MAX)] {
+        let path = place(&store).path(&name);
+        store.inner.put(&path, bytes::Bytes::from_static(b"junk").into()).await.unwrap();
+    }
+    assert_eq!(journal.beyond(0).await.unwrap(), Some(4));
+    assert_eq!(journal.beyond(4).await.unwrap(), None);
+    taken(&journal, 2).await;
+    assert_eq!(journal.collect(2, u64::MAX).await.unwrap().removed, 0);
 }
 
 #[tokio::test]

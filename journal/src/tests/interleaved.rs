@@ -138,7 +138,7 @@ async fn sleeper(
             go_on(&mut owner, &plain_store, &[2, 3, 4]).await;
         }
         owner_number.store(owner.number, std::sync::atomic::Ordering::Relaxed);
-        collector.collect(1).await.unwrap();
+        collector.collect(1, u64::MAX).await.unwrap();
     };
     let fences = async {
         let replica = Replica { generation: 1, position: 1 };

@@ -105,11 +105,17 @@ impl InoCounters {
             store(batch)?;
             range.end = end;
         }
-        range.next += 1;
-        if range.end - range.next == INOS_LEFT {
+        self.take(&mut range, 1);
+        Ok(Ino::new(shard, range.next - 1))
+    }
+
+    /// Takes numbers that are reserved, and has others reserved when few are left.
+    fn take(&self, range: &mut Range, count: u64) {
+        let were_enough = range.end - range.next > INOS_LEFT;
+        range.next += count;
+        if were_enough && range.end - range.next <= INOS_LEFT {
             self.few_left.notify_one();
         }
-        Ok(Ino::new(shard, range.next - 1))
     }
 
     /// Reserves numbers before they are needed, for as long as the server runs: a core that had to
@@ -159,7 +165,7 @@ impl InoCounters {
             return Ok((first, 1));
         }
         let more = u64::from(count.saturating_sub(1)).min(range.end - range.next);
-        range.next += more;
+        self.take(&mut range, more);
         Ok((first, 1 + u16::try_from(more).expect("it is less than the count")))
     }
 

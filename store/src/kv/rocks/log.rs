@@ -91,19 +91,21 @@ pub struct LogRecord {
 }
 
 impl LogRecord {
-    /// Takes a record as it is in a log.
+    /// Takes a record as it is in a log; `None` for one without changes, as recovery writes one
+    /// after a torn log.
     ///
     /// # Errors
-    /// `Error::Corrupt` when it is not a batch with changes.
-    pub fn of(bytes: Vec<u8>) -> Result<LogRecord> {
+    /// `Error::Corrupt` when it is not a batch.
+    fn of(bytes: Vec<u8>) -> Result<Option<LogRecord>> {
         let header = bytes.first_chunk::<12>().map(|header| {
             let [s0, s1, s2, s3, s4, s5, s6, s7, count @ ..] = *header;
             let first = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
             (first, u32::from_le_bytes(count))
         });
         match header {
-            Some((first, count)) if count > 0 => Ok(LogRecord { first, count, bytes }),
-            Some(_) | None => Err(Error::Corrupt("log record without changes".to_owned())),
+            Some((first, count)) if count > 0 => Ok(Some(LogRecord { first, count, bytes })),
+            Some(_) => Ok(None),
+            None => Err(Error::Corrupt("log record is shorter than a header".to_owned())),
         }
     }
 
@@ -125,7 +127,7 @@ pub fn records_of(path: &Path) -> Result<Vec<LogRecord>> {
         let mut records = Records::default();
         records.push(&fs::read(&file)?);
         while let Some((record, _)) = records.next()? {
-            let record = LogRecord::of(record)?;
+            let Some(record) = LogRecord::of(record)? else { continue };
             if found.last().is_some_and(|before| before.last() + 1 != record.first) {
                 return Ok(found);
             }

@@ -97,7 +97,7 @@ impl LogFollower {
         let (mut read, mut bytes) = (Vec::new(), 0);
         while self.next <= until && bytes < bytes_max {
             if let Some((record, _)) = self.records.next()? {
-                let record = LogRecord::of(record)?;
+                let Some(record) = LogRecord::of(record)? else { continue };
                 if record.first != self.next {
                     let (first, next) = (record.first, self.next);
                     let why = format!("the log goes on with change {first} and not {next}");
@@ -243,6 +243,28 @@ mod tests {
             assert!(read.len() < whole.len(), "{cut}");
             assert_eq!(read, whole[..read.len()]);
         }
+    }
+
+    #[test]
+    fn a_log_is_followed_after_one_that_was_torn() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = engine(dir.path());
+        batches(1).take(40).for_each(|batch| writer.write(batch).unwrap());
+        drop(writer);
+        let log = logs(dir.path()).unwrap().pop().unwrap().1;
+        let bytes = std::fs::read(&log).unwrap();
+        std::fs::write(&log, &bytes[..bytes.len() - 5]).unwrap();
+        // Recovery notes in the new log that the old one was torn.
+        let mut torn = engine(dir.path());
+        let mut follower = torn.follow().unwrap();
+        let position = torn.position();
+        batches(2).take(3).for_each(|batch| torn.write(batch).unwrap());
+        let read = follower.read(torn.position(), 1 << 20).unwrap();
+        assert_eq!(read.first().unwrap().first, position + 1);
+        assert_eq!(read.last().unwrap().last(), torn.position());
+        let last = torn.position();
+        drop(torn);
+        assert_eq!(records_of(dir.path()).unwrap().last().unwrap().last(), last);
     }
 
     #[test]
