@@ -53,7 +53,7 @@ impl Place {
         Ok(Place { directory, ..Place::over(objects, &prefix) })
     }
 
-    /// As [`Place::open`], for a caller that must know of each request whether it failed: no request
+    /// The same as [`Place::open`], for a caller that must know of each request whether it failed: no request
     /// is repeated, and each ends after so long.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ const SEALED_CHUNK_BYTES: usize = CHUNK_BYTES + TAG_BYTES;
 const MAGIC_BYTES: usize = 16;
 const HEADER_BYTES: usize = MAGIC_BYTES + ID_BYTES + SALT_BYTES;
 
-/// What an object is. The seal authenticates this, so no object is taken for one of another kind.
+/// The kind of an object, which the seal authenticates: none is taken for one of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file or a manifest of a backup.

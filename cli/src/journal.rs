@@ -83,7 +83,7 @@ pub(crate) struct Based {
 enum Phase {
     /// The journal waits for a base.
     Begins,
-    /// What is stable is in the journal.
+    /// The journal has all that is stable.
     InForce,
     /// The journal belongs to another process, or is broken.
     Lost,

@@ -3,7 +3,7 @@
 
 use crate::{Error, Fault, Header, Result};
 
-/// What is known of the chain's end, as far as it was read.
+/// The end of a chain, as far as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// Number of the last segment, 0 for none.
@@ -85,7 +85,7 @@ impl End {
     }
 }
 
-/// What a copy of the member's data has: a base, or the old machine's own engine.
+/// The extent of a copy of the member's data: a base, or the old machine's own engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replica {
     /// Generation that wrote the newest of it, 0 where that is not known.

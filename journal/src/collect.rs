@@ -21,7 +21,7 @@ use crate::{Error, Journal, Result, bugs::Bug, segment};
 /// Time after which the rest is left to the next call.
 const ROUND_MAX: Duration = Duration::from_secs(60);
 
-/// What a collection has done.
+/// The outcome of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Number of segments that were removed.

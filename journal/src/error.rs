@@ -49,7 +49,7 @@ pub enum Error {
     Foreign {
         /// Number of the segment.
         number: u64,
-        /// What differs.
+        /// The field that differs.
         what: &'static str,
     },
     /// A segment does not follow the one before (J2): the store is broken. Halt.
@@ -119,7 +119,7 @@ pub enum Error {
     Untrusted {
         /// The place.
         place: String,
-        /// What was seen.
+        /// The observation.
         reason: String,
     },
 }
@@ -127,10 +127,10 @@ pub enum Error {
 /// How a segment does not follow the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Its number is not the next one.
+    /// The number is not the next one.
     #[error("number {0} was expected")]
     Number(u64),
-    /// It names another predecessor.
+    /// The segment names another predecessor.
     #[error("it follows another segment than the one before")]
     Predecessor,
     /// The generation falls.

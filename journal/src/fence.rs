@@ -25,13 +25,13 @@ use crate::{
     writer::{header, parcel},
 };
 
-/// What the caller has and knows before it fences.
+/// The knowledge of a caller before it fences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// Number of the last segment that the caller has applied, or has written itself. From a base:
     /// its `segment`. 0: nothing is known, and the chain is read from its beginning.
     pub segment: u64,
-    /// What the caller has.
+    /// The extent of the caller's data.
     pub replica: Replica,
     /// The newest complete base that the caller's data are of, or that was made of them.
     pub covered: Covered,

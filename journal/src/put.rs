@@ -57,7 +57,7 @@ pub enum Trouble<'a> {
     Over,
 }
 
-/// What is stored under a number.
+/// The owner of the segment under a number.
 pub(crate) enum Outcome {
     /// Ours.
     Stored,

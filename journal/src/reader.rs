@@ -68,7 +68,7 @@ impl Reader {
         self.end.clone()
     }
 
-    /// What the caller has once it has applied what was read.
+    /// The extent of the caller's data once it has applied what was read.
     #[must_use]
     pub fn replica(&self) -> Replica {
         self.replica

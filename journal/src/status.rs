@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Puts whose times are remembered.
 const TIMES: usize = 256;
 
-/// What a writer has done.
+/// The work of a writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterStatus {
     /// Number of the last segment that is stored.

@@ -5,7 +5,7 @@
 
 use crate::{End, Error, Journal, Reader, Replica, Result};
 
-/// What a journal has.
+/// The contents of a journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Number of segments.

@@ -19,6 +19,7 @@ use crate::{
     feed,
     handoff::take,
     incoming::Incoming,
+    lag,
     observe::Verdict,
     ops,
     quota::count::part,
@@ -202,7 +203,7 @@ fn in_session(
     if let Request::Apply(several) = request {
         let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
         let done = done
-            .and_then(|()| shared.lag.admits())
+            .and_then(|()| lag::wait::admits(&shared.lag))
             .and_then(|()| is_held(shared, session, header, request))
             .and_then(|()| apply::run(shared, group, incoming, (session, now), several));
         return match done {
@@ -228,7 +229,7 @@ fn in_session(
     let txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
     let mut txn = txn.stands_on(header.stand.held);
     let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
-    let done = done.and_then(|()| if numbered { shared.lag.admits() } else { Ok(()) });
+    let done = done.and_then(|()| if numbered { lag::wait::admits(&shared.lag) } else { Ok(()) });
     let done = done.and_then(|()| is_held(shared, session, header, request));
     let done = done.and_then(|()| ops::run(&mut txn, request));
     let done = done.and_then(|reply| txn.unsettled().map(|()| reply));

@@ -3,20 +3,15 @@
 //! A server whose stable storage is elsewhere, in a journal, goes on while that is slow. So that
 //! never more than a bound is lost with the machine, who keeps the journal says when it is too far
 //! behind ([`Server::stable_storage_lags`](crate::Server::stable_storage_lags)). Then each change
-//! waits apart from its core, and reads, leases and what has changed already go on.
+//! waits apart from its core ([`wait`]), and reads, leases and what has changed already go on.
 //!
 //! Not here: how far is too far, and what the storage is.
 
+pub(crate) mod wait;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::{FutureExt as _, future::LocalBoxFuture};
 use tokio::sync::Notify;
-
-use crate::{
-    error::{Fault, Result},
-    incoming::Incoming,
-    wait::{AtCore, Wait, WaitApart},
-};
 
 /// Whether stable storage is too far behind.
 #[derive(Debug, Default)]
@@ -24,10 +19,6 @@ pub(crate) struct Lag {
     is_long: AtomicBool,
     ended: Notify,
 }
-
-/// The wait for stable storage to catch up.
-#[derive(Debug)]
-struct CaughtUp;
 
 impl Lag {
     /// Says whether stable storage is too far behind from now on.
@@ -42,11 +33,7 @@ impl Lag {
         self.is_long.load(Ordering::Acquire)
     }
 
-    /// Lets a change begin, or has it wait.
-    pub(crate) fn admits(&self) -> Result<()> {
-        if self.is_long() { Err(Fault::Wait(Wait::Apart(Box::new(CaughtUp)))) } else { Ok(()) }
-    }
-
+    /// Returns when changes go on.
     async fn over(&self) {
         loop {
             let ended = self.ended.notified();
@@ -55,37 +42,5 @@ impl Lag {
             }
             ended.await;
         }
-    }
-}
-
-impl WaitApart for CaughtUp {
-    fn over<'a>(&'a self, at: AtCore<'a>, _of: Option<&'a Incoming>) -> LocalBoxFuture<'a, ()> {
-        at.shared.lag.over().boxed_local()
-    }
-
-    fn changes_records(&self) -> bool {
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn changes_wait_for_as_long_as_it_is_behind() {
-        let lag = Lag::default();
-        assert!(lag.admits().is_ok());
-        lag.over().await;
-        lag.set(true);
-        assert!(matches!(lag.admits(), Err(Fault::Wait(Wait::Apart(_)))));
-        let over = lag.over();
-        tokio::pin!(over);
-        assert!(futures::poll!(over.as_mut()).is_pending());
-        lag.set(true);
-        assert!(futures::poll!(over.as_mut()).is_pending());
-        lag.set(false);
-        over.await;
-        assert!(lag.admits().is_ok());
     }
 }

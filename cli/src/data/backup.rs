@@ -254,7 +254,7 @@ pub(crate) fn end_copy(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a directory that is made from a base is.
+/// The purpose of a directory that is made from a base.
 pub(crate) enum Restored<'a> {
     /// A copy beside an original that may be in use.
     Copy,

@@ -34,7 +34,7 @@ pub(crate) struct Journal {
     thread: thread::JoinHandle<()>,
 }
 
-/// What the thread has.
+/// The thread's belongings.
 pub(super) struct Work {
     pub(super) ship: Arc<Ship>,
     pub(super) writer: Writer,
@@ -132,7 +132,7 @@ impl Work {
         let ship = Arc::clone(&self.ship);
         let told = |trouble: Trouble<'_>| ship.tell(&trouble);
         let appended = self.writer.append(&records, &told).await?;
-        // What was applied at the start was in the journal before, and in the log after.
+        // Records that were applied at the start were in the journal before, and in the log after.
         let reached = appended.last.max(self.follower.next() - 1);
         self.ship.shipped(reached, self.writer.status());
         Ok(())

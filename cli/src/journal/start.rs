@@ -186,7 +186,7 @@ fn on_this_thread(
 /// Sees that the chain is this directory's up to its end: it has had the newest generation, or has
 /// begun to fence for it.
 async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result<End> {
-    // What a fence of its own has cut off is in its log still, and is no fork.
+    // Changes that a fence of its own has cut off are in its log still, and are no fork.
     let mut reader = Reader::new(chain.clone(), note.segment, Replica::default()).alone();
     while next(&mut reader).await?.is_some() {}
     let end = reader.end();

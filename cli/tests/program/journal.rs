@@ -239,7 +239,7 @@ fn a_server_that_wakes_up_after_it_was_replaced_tells_nothing_and_stops() {
         client.sync().await.unwrap();
     });
     old.signal(Signal::CONT);
-    // It looks at the journal when it is idle, and ends.
+    // An idle server looks at its journal, and ends.
     assert!(!old.wait().success());
     as_admin(&second, &machine.at("second"), async |client| {
         assert_eq!(client.read("/before").await.unwrap(), b"before"[..]);
@@ -276,7 +276,7 @@ fn a_store_that_is_away_holds_up_what_must_be_stable_and_nothing_else() {
     as_admin(&server, &data, async |client| client.sync().await.unwrap());
     until(&server, &data, "well", |code, _| code == 0);
 
-    // What only the log has goes to the journal at the next start.
+    // Changes that only the log has go to the journal at the next start.
     fs::rename(&store, &away).unwrap();
     as_admin(&server, &data, async |client| {
         client.write("/unsent", b"unsent").await.unwrap();

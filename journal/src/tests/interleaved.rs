@@ -103,7 +103,7 @@ async fn all_told(journal: &Journal, told: &[u64]) -> Result<(), String> {
 /// How a sleeping standby is led astray.
 #[derive(Clone, Copy, PartialEq)]
 enum Astray {
-    /// Its lists are old.
+    /// Lists of this store are old.
     Lists,
     /// A put of an old owner arrives after the segment was collected.
     LatePut,

@@ -21,7 +21,7 @@ use object_store::{
     memory::InMemory, path::Path,
 };
 
-/// What becomes of one put or read.
+/// The fate of one put or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -235,7 +235,7 @@ pub(super) async fn run(mut actors: Vec<Actor<'_>>, choices: &[usize]) -> Vec<us
             while !done.contains_key(&at) && !actor.store.gate.lock().unwrap().waits {
                 match futures::poll!(&mut actor.work) {
                     Poll::Ready(()) => drop(done.insert(at, ())),
-                    // It waits for time.
+                    // The actor waits for time.
                     Poll::Pending if !actor.store.gate.lock().unwrap().waits => {
                         tokio::time::advance(std::time::Duration::from_millis(3)).await;
                     }

@@ -47,7 +47,7 @@ impl BlocksConfig {
         self.connect(None)
     }
 
-    /// As [`BlocksConfig::objects`], for a caller that must know of each request whether it failed:
+    /// The same as [`BlocksConfig::objects`], for a caller that must know of each request whether it failed:
     /// the store's client repeats none, and gives each up after so long.
     ///
     /// # Errors

@@ -102,7 +102,7 @@ fn writing(options: &mut Options, config: &RocksConfig) {
     // The log is in the kernel when a write returns, and its torn end is cut off when it is opened.
     options.set_manual_wal_flush(false);
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    // Who follows the log (`log`) reads records in the order of their numbers, each in a file that
+    // A follower of the log (`log`) reads records in the order of their numbers, each in a file that
     // only grows.
     options.set_recycle_log_file_num(0);
     options.set_wal_compression_type(DBCompressionType::None);
