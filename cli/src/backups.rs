@@ -58,6 +58,8 @@ pub(crate) struct State {
     uploaded_bytes: AtomicU64,
     /// The engine, once it is open.
     engine: OnceLock<Arc<RocksEngine>>,
+    /// The journal, once it is started.
+    ship: OnceLock<Arc<Ship>>,
     course: Mutex<Course>,
 }
 
@@ -110,8 +112,14 @@ impl State {
             stored_bytes: AtomicU64::new(0),
             uploaded_bytes: AtomicU64::new(0),
             engine: OnceLock::new(),
+            ship: OnceLock::new(),
             course: Mutex::default(),
         }))
+    }
+
+    /// Bases are those of a journal.
+    pub(crate) fn belongs_to(&self, ship: &Arc<Ship>) {
+        self.ship.get_or_init(|| Arc::clone(ship));
     }
 
     fn begins(&self) {
@@ -190,6 +198,9 @@ impl meta::Backup for State {
     fn hold(&self) -> Hold {
         if self.are_blocks_local {
             return Hold::Nothing;
+        }
+        if self.ship.get().is_some_and(|ship| ship.is_left_behind()) {
+            return Hold::Everything;
         }
         let Bounds { begun, oldest } = *self.bounds.lock();
         match begun.filter(|_| !self.is_restored) {

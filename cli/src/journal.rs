@@ -26,6 +26,7 @@ use std::{
 };
 
 use ::journal::{Covered, Journal as Chain, Trouble, WriterStatus};
+use anyhow::ensure;
 use base::error::describe;
 use meta::Server;
 use parking_lot::{Condvar, Mutex};
@@ -47,8 +48,8 @@ const LAG_MAX: Duration = Duration::from_secs(10);
 const LAG_BYTES_MAX: u64 = 256 << 20;
 /// A put that takes longer is a problem in `pando status`.
 const SLOW_PUT: Duration = Duration::from_secs(1);
-/// Time that a stop of the server waits for the last segment.
-const LAST_SEGMENT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time that a start or a stop of the server waits for a segment.
+const SEGMENT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shortest commit interval beside a journal: each is a put.
 pub(crate) const COMMIT_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
@@ -115,8 +116,8 @@ struct Course {
     fails: Option<(Instant, String)>,
     /// Why the journal is lost.
     lost: String,
-    /// The time when those who wait give up, at a start and at a stop.
-    until: Option<Instant>,
+    /// Whether those who wait do so for as long as it takes: not at a start, nor at a stop.
+    is_patient: bool,
     status: WriterStatus,
 }
 
@@ -135,7 +136,7 @@ impl Ship {
                 base: None,
                 fails: None,
                 lost: String::new(),
-                until: Some(Instant::now() + LAST_SEGMENT_TIMEOUT),
+                is_patient: false,
                 status: WriterStatus::default(),
             }),
             changed: Condvar::new(),
@@ -164,21 +165,53 @@ impl Ship {
     }
 
     /// Removes segments that no base needs, while the journal is this process'.
-    pub(crate) async fn collect(&self) -> Result<(), ::journal::Error> {
+    async fn collect(&self) {
         let is_in_force = self.course.lock().phase == Phase::InForce;
-        let Some(chain) = self.chain.get().filter(|_| is_in_force) else { return Ok(()) };
-        let swept = chain.collect(self.generation, self.noted.load(Ordering::Acquire)).await?;
-        if swept.removed > 0 {
-            tracing::debug!(removed = swept.removed, first = swept.first, "old segments are gone");
+        let Some(chain) = self.chain.get().filter(|_| is_in_force) else { return };
+        match chain.collect(self.generation, self.noted.load(Ordering::Acquire)).await {
+            Ok(swept) if swept.removed > 0 => {
+                let (removed, first) = (swept.removed, swept.first);
+                tracing::debug!(removed, first, "old segments are gone");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let error = describe(&error);
+                tracing::warn!(error, "old segments of the journal cannot be removed yet");
+            }
+        }
+    }
+
+    /// Sees that the journal is this process', for who writes to its history.
+    ///
+    /// # Errors
+    /// When another process has put a segment, or that cannot be seen.
+    pub(crate) async fn still_owns(&self) -> anyhow::Result<()> {
+        let (phase, lost, last) = {
+            let course = self.course.lock();
+            (course.phase, course.lost.clone(), course.status.number)
+        };
+        ensure!(phase != Phase::Lost, lost);
+        let Some(chain) = self.chain.get() else { return Ok(()) };
+        if let Some(beyond) = chain.beyond(last).await?
+            && let Some(found) = chain.read(beyond).await?
+        {
+            let is_own = found.header.generation == self.generation;
+            ensure!(is_own, "another server has taken the journal at {} over", self.shown);
         }
         Ok(())
+    }
+
+    /// Whether the journal has an end that this process has gone beyond: a recovery would give that,
+    /// until the next base is complete.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        self.course.lock().phase == Phase::Begins
     }
 
     /// The server that is told when it must wait or halt.
     pub(crate) fn serves(&self, server: Server) {
         self.server.get_or_init(|| server.clone());
         let mut course = self.course.lock();
-        course.until = None;
+        course.is_patient = true;
         let is_lost = course.phase == Phase::Lost;
         let why = course.lost.clone();
         drop(course);
@@ -206,7 +239,7 @@ impl Ship {
 
     /// From now on nobody waits for long: the server stops.
     pub(crate) fn stops(&self) {
-        self.course.lock().until = Some(Instant::now() + LAST_SEGMENT_TIMEOUT);
+        self.course.lock().is_patient = false;
         self.changed.notify_all();
     }
 
@@ -218,6 +251,7 @@ impl Ship {
             course.wanted_bytes = self.written.load(Ordering::Relaxed);
             self.wake.notify_one();
         }
+        let mut until = None;
         loop {
             match course.phase {
                 Phase::Begins => return Ok(()),
@@ -225,16 +259,16 @@ impl Ship {
                 Phase::InForce if course.shipped >= position => return Ok(()),
                 Phase::InForce => {}
             }
-            match course.until {
-                None => self.changed.wait(&mut course),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if self.changed.wait_for(&mut course, left).timed_out() {
-                        let why = "the journal's store does not answer: the last changes are on \
-                                   this disk alone, and go to the journal at the next start";
-                        return Err(failed(why.to_owned()));
-                    }
-                }
+            if course.is_patient {
+                self.changed.wait(&mut course);
+                continue;
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + SEGMENT_TIMEOUT);
+            let left = until.saturating_duration_since(Instant::now());
+            if self.changed.wait_for(&mut course, left).timed_out() {
+                let why = "the journal's store does not answer: the last changes are on this disk \
+                           alone, and go to the journal at the next start";
+                return Err(failed(why.to_owned()));
             }
         }
     }
@@ -377,4 +411,84 @@ fn failed(why: String) -> Error {
 /// The URL of a journal for people.
 fn shown(url: &str) -> String {
     backups::without_options(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io, thread};
+
+    use meta::Beside as _;
+
+    use super::*;
+
+    fn ship(phase: Phase) -> Ship {
+        let ship = Ship::new("file:///store".to_owned(), 3, 10, phase);
+        ship.course.lock().is_patient = true;
+        ship
+    }
+
+    fn shipped(ship: &Ship, position: u64) {
+        ship.shipped(position, WriterStatus::default());
+    }
+
+    #[test]
+    fn a_sync_returns_when_the_journal_has_what_was_written_before_it() {
+        let ship = ship(Phase::InForce);
+        ship.wait(10).unwrap();
+        assert_eq!(ship.target(), None);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| ship.wait(12));
+            while ship.target().is_none() {
+                thread::yield_now();
+            }
+            shipped(&ship, 11);
+            assert!(!waits.is_finished() && ship.target() == Some(12));
+            shipped(&ship, 12);
+            waits.join().unwrap().unwrap();
+        });
+        assert_eq!(ship.target(), None);
+    }
+
+    #[test]
+    fn a_journal_that_begins_holds_nobody_up_and_one_that_is_lost_lets_nobody_through() {
+        let ship = ship(Phase::Begins);
+        ship.wait(12).unwrap();
+        assert_eq!((ship.target(), ship.unneeded()), (None, Some(12)));
+        assert!(ship.problem().is_some_and(|why| why.contains("begins with the first base")));
+        // From the base's position on, the log is needed.
+        ship.base_begins();
+        ship.wait(20).unwrap();
+        assert_eq!(ship.unneeded(), None);
+        ship.begins_after(15);
+        assert_eq!((ship.target(), ship.problem()), (Some(20), None));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| ship.wait(21));
+            while ship.course.lock().wanted < 21 {
+                thread::yield_now();
+            }
+            ship.is_lost(&io::Error::other("another server owns it"));
+            assert!(waits.join().unwrap().is_err());
+        });
+        assert!(ship.wait(1).is_err());
+        let problem = ship.problem().unwrap();
+        assert_eq!(problem, "the journal at file:///store is lost: another server owns it");
+    }
+
+    #[test]
+    fn the_lag_is_that_of_the_oldest_change_that_is_not_there_yet() {
+        let ship = ship(Phase::InForce);
+        ship.written.store(500, Ordering::Relaxed);
+        ship.course.lock().wanted = 20;
+        ship.course.lock().wanted_bytes = 400;
+        assert_eq!(ship.target(), Some(20));
+        let since = ship.course.lock().target.unwrap().since;
+        ship.course.lock().wanted = 30;
+        shipped(&ship, 15);
+        assert_eq!(ship.target(), Some(20), "the same one until it is there");
+        assert_eq!(ship.course.lock().target.unwrap().since, since);
+        assert_eq!(ship.lag().1, 500);
+        shipped(&ship, 20);
+        assert_eq!(ship.lag(), (Duration::ZERO, 100));
+        assert_eq!(ship.target(), Some(30));
+    }
 }

@@ -259,6 +259,9 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let beside = state.clone().map(|state| state as Arc<dyn meta::Backup>);
     let Opened { server, engine, journal } =
         open(&data, blocks.clone(), options, (address, &certificates), beside)?;
+    if let (Some(state), Some((ship, _))) = (&state, &journal) {
+        state.belongs_to(ship);
+    }
     if let Err(cause) = trial {
         server.block_store_failed(&cause);
     }

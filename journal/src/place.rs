@@ -5,9 +5,10 @@
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
-use backup::{Key, Listed, Manifest, Names, Place, seal};
+use backup::{Key, Manifest, Names, Place, seal};
 use base::Random;
 use bytes::Bytes;
+use futures::TryStreamExt as _;
 use object_store::{ObjectStoreExt as _, PutMode};
 
 use crate::{Error, Result, Segment, bugs::Bug, segment};
@@ -150,12 +151,23 @@ impl Journal {
     /// Numbers of the segments that the store lists, rising, with their lengths: a hint. Others may
     /// have put objects there.
     pub(crate) async fn listed(&self) -> Result<BTreeMap<u64, u64>> {
-        let listed = self.within(self.place.list(&self.names.journal())).await?;
-        let number = |(name, listed): (String, Listed)| {
-            let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
-            number.map(|number| (number, listed.bytes))
-        };
-        Ok(listed.into_iter().filter_map(number).collect())
+        self.listed_after(0).await
+    }
+
+    /// The same, of the segments after this one. However many there are, only the wait for the next
+    /// one is bounded.
+    async fn listed_after(&self, number: u64) -> Result<BTreeMap<u64, u64>> {
+        let folder = self.place.path(&self.names.journal());
+        let after = self.place.path(&self.names.segment(number));
+        let mut listed = self.place.objects().list_with_offset(Some(&folder), &after);
+        let mut found = BTreeMap::new();
+        while let Some(object) = self.within(listed.try_next()).await? {
+            let mut below = object.location.prefix_match(&folder).into_iter().flatten();
+            let name = below.next().filter(|name| name.as_ref().len() == 16);
+            let number = name.and_then(|name| u64::from_str_radix(name.as_ref(), 16).ok());
+            found.extend(number.map(|number| (number, object.size)));
+        }
+        Ok(found)
     }
 
     /// The highest segment above a number that the store lists and that is this journal's.
@@ -163,9 +175,9 @@ impl Journal {
     /// # Errors
     /// When the store fails.
     pub async fn beyond(&self, number: u64) -> Result<Option<u64>> {
-        for (above, _) in self.listed().await?.split_off(&number.saturating_add(1)).iter().rev() {
-            match self.read(*above).await {
-                Ok(Some(_)) => return Ok(Some(*above)),
+        for above in self.listed_after(number).await?.into_keys().rev() {
+            match self.read(above).await {
+                Ok(Some(_)) => return Ok(Some(above)),
                 Err(error) if error.is_passing() => return Err(error),
                 Ok(None) => {}
                 Err(error) => {

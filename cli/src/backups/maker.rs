@@ -74,8 +74,11 @@ impl Maker {
             Some(opened) => opened,
             none => none.insert(Opened::open(&self.url, &self.path, engine)?),
         };
+        if let Some(ship) = &self.ship {
+            ship.still_owns().await?;
+        }
         match opened.history.check_owner().await {
-            // The journal says that this server is the owner: another one was late with a base.
+            // Where the journal is this server's, another one was late with a base.
             Err(Error::Foreign) if self.ship.is_some() => opened.skip(&self.path).await?,
             Err(Error::Foreign) if JournalNote::read(&self.path)?.is_some() => {
                 bail!("another server has taken the journal of this directory over")
@@ -121,7 +124,7 @@ impl Maker {
         let opened = self.opened.as_mut().context("the place is not open yet")?;
         let collected = opened.history.collect(keep_seconds, quiet.as_secs()).await?;
         if let Some(ship) = &self.ship {
-            ship.collect().await?;
+            ship.still_owns().await?;
         }
         let passed = opened.counted.elapsed().as_secs();
         opened.counted += Duration::from_secs(passed);

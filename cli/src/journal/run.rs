@@ -23,6 +23,8 @@ use crate::data::JournalNote;
 const SEGMENT_BYTES: usize = 8 << 20;
 /// Interval at which it is looked whether the journal is too far behind.
 const LAG_LOOK: Duration = Duration::from_millis(100);
+/// Pause between two rounds of the removal of old segments.
+const SWEEP_PERIOD: Duration = Duration::from_secs(10);
 /// Idle time after which it is looked whether the journal belongs to another process.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// Time that the thread has at its end for a segment under way.
@@ -60,11 +62,19 @@ impl Journal {
                         lag.watch_lag();
                     }
                 };
+                let swept = Arc::clone(&work.ship);
+                let sweep = async {
+                    loop {
+                        sleep(SWEEP_PERIOD).await;
+                        swept.collect().await;
+                    }
+                };
                 let work = work.run();
                 tokio::pin!(work);
                 tokio::select! {
                     () = &mut work => {}
                     () = watch => {}
+                    () = sweep => {}
                     _ = stopped.wait_for(|stopped| *stopped) => {
                         // Everything was waited for, or is not to be had now.
                         let _ = timeout(END_TIMEOUT, work).await;

@@ -156,6 +156,12 @@ fn on_this_thread(
                 apply(&engine, segment)?;
             }
         }
+        ensure!(
+            engine.position() >= last,
+            "the metadata end at change {}, and {last} was stable: the disk has lost some. `pando \
+             journal recover` makes a directory that has it",
+            engine.position()
+        );
         engine.sync()?;
         let phase = match rest(logged, last, position) {
             _ if note.base == 0 => Phase::Begins,
@@ -196,6 +202,11 @@ async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result<End> {
     }
     if generation > note.generation {
         return Err(Error::Fenced { number: end.number, generation, run }.into());
+    }
+    // A successor has collected what came after a fence.
+    if chain.beyond(end.number).await?.is_some() {
+        let position = end.last.unwrap_or_default();
+        return Err(Error::NeedsBase { number: end.number + 1, position }.into());
     }
     Ok(end)
 }

@@ -128,7 +128,8 @@ impl InoCounters {
             for (shard, range) in &counters.shards {
                 // Race: a core that reserves at the same time does so under this lock, too.
                 let range = range.lock();
-                if range.end - range.next > INOS_LEFT {
+                // One that has none left is another's: a repair may be about to store its end.
+                if range.end - range.next > INOS_LEFT || range.end == range.next {
                     continue;
                 }
                 let end = range.end + INOS_RESERVED;

@@ -143,7 +143,7 @@ impl RocksEngine {
         self.make_stable()?;
         let done = begin()?;
         if let Some(logs) = &self.logs {
-            logs.look(&self.path)?;
+            logs.look_again()?;
         }
         Ok(done)
     }

@@ -5,7 +5,13 @@
 //!
 //! Always true: records come in the order of their numbers, without a gap; each byte is read once.
 
-use std::{collections::VecDeque, fs::File, os::unix::fs::FileExt as _, path::Path, sync::Arc};
+use std::{
+    collections::VecDeque,
+    fs::File,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 
@@ -18,6 +24,7 @@ const READ_BYTES: usize = 1 << 20;
 /// The logs that an open database has begun and that a follower has not come to.
 #[derive(Debug)]
 pub(in crate::kv::rocks) struct Logs {
+    path: PathBuf,
     begun: Mutex<Begun>,
 }
 
@@ -33,20 +40,21 @@ impl Logs {
     /// # Errors
     /// When there is none, or it cannot be opened.
     pub(in crate::kv::rocks) fn open(path: &Path) -> Result<Arc<Logs>> {
-        let begun = Arc::new(Logs { begun: Mutex::default() });
-        begun.look(path)?;
+        let begun = Arc::new(Logs { path: path.to_owned(), begun: Mutex::default() });
+        begun.look_again()?;
         if begun.begun.lock().files.is_empty() {
             return Err(Error::Corrupt("the database has no log".to_owned()));
         }
         Ok(begun)
     }
 
-    /// Looks for logs that were begun since the last call. No thread writes meanwhile.
-    pub(in crate::kv::rocks) fn look(&self, path: &Path) -> Result<()> {
+    /// Looks for logs that were begun since the last call. The log before one that is there grows no
+    /// more.
+    pub(in crate::kv::rocks) fn look_again(&self) -> Result<()> {
         let mut begun = self.begun.lock();
         // The first call takes the newest only: the others have what is in tables.
         let is_first = begun.newest == 0;
-        let mut newer = logs(path)?;
+        let mut newer = logs(&self.path)?;
         newer.retain(|(number, _)| *number > begun.newest);
         let skipped = if is_first { newer.len().saturating_sub(1) } else { 0 };
         for (number, file) in newer.into_iter().skip(skipped) {
@@ -106,12 +114,18 @@ impl LogFollower {
                 self.next = record.last() + 1;
                 bytes += record.bytes.len();
                 read.push(record);
-            } else if !self.read_more()? {
+            } else if !self.read_more()? && !self.begin_unseen()? {
                 let next = self.next;
                 return Err(Error::Corrupt(format!("the log ends before change {next}")));
             }
         }
         Ok(read)
+    }
+
+    /// Begins a log that RocksDB has begun by itself, as after an error of the disk.
+    fn begin_unseen(&mut self) -> Result<bool> {
+        self.logs.look_again()?;
+        Ok(self.logs.has_next() && self.read_more()?)
     }
 
     /// Reads more of the log, or begins the next one. `false`: there is nothing.
@@ -142,7 +156,7 @@ impl LogFollower {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::PathBuf, thread};
+    use std::thread;
 
     use super::*;
     use crate::{Batch, Engine as _, RocksConfig, RocksEngine, records_of};
