@@ -109,9 +109,10 @@ fn metrics_move_with_the_work_and_their_buckets_are_cumulative() {
 
 #[test]
 fn the_documents_and_the_dashboard_name_the_metrics_there_are() {
-    let data = Data::formatted();
-    let place = data.folder.path().join("store");
-    let server = data.serve(&["--backup", text(&place)]);
+    let data = Data { folder: folder() };
+    let (place, contents) = (data.folder.path().join("store"), data.folder.path().join("contents"));
+    succeed(&["format", "--data", text(&data.path()), "--blocks", text(&contents)]);
+    let server = data.serve(&["--journal", text(&place)]);
     work(&data, &server);
     let mut metrics = body(&server, "/metrics");
     // The first base is made beside the work.
