@@ -144,6 +144,19 @@ impl Mounter for MountProcesses {
         }
     }
 
+    fn note(&self, path: &Path) -> Result<Option<PathBuf>, String> {
+        let noted = match mounts::find(path) {
+            Ok(Some(mount)) => mount.note(),
+            found => found.map(|_| None),
+        };
+        noted.map_err(|error| format!("the process of the mount: {error:#}"))
+    }
+
+    fn has_ended(&self, note: &Path) -> Result<bool, String> {
+        let ended = mounts::noted_has_ended(note);
+        ended.map_err(|error| format!("the process of the mount: {error:#}"))
+    }
+
     fn is_dead(&self, path: &Path) -> bool {
         find(path).is_some_and(|mount| mount.is_dead())
     }

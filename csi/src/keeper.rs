@@ -3,7 +3,11 @@
 //! The end of a container is the end of all processes in it. So the processes of mounts are those
 //! of a keeper, which changes more seldom than the plugin.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -121,6 +125,14 @@ impl Mounter for FarKeeper {
             Ok(answer) => answer.map(drop).map_err(|status| told(&status)),
             Err(_) => Err("the keeper of the node does not answer".to_owned()),
         }
+    }
+
+    fn note(&self, path: &Path) -> Result<Option<PathBuf>, String> {
+        self.here.note(path)
+    }
+
+    fn has_ended(&self, note: &Path) -> Result<bool, String> {
+        self.here.has_ended(note)
     }
 
     fn is_dead(&self, path: &Path) -> bool {

@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(parse(&token(&id)).unwrap(), Some(id));
         assert_eq!(parse("").unwrap(), None);
         for wrong in ["a/b", "after:", "after:../a"] {
-            assert_eq!(parse(wrong).unwrap_err().code(), tonic::Code::Aborted);
+            assert_eq!(parse(wrong).unwrap_err().code(), Code::Aborted);
         }
     }
 }
