@@ -1,6 +1,10 @@
 //! The plugin and its manifests, as programs of others see them. Without Go these are skipped.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use super::Plugged;
 use crate::harness::{stderr, succeed};
