@@ -1,16 +1,18 @@
 //! Mounts that `pando csi` starts: each by a run of `pando mount`, which leaves a process behind.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use csi::Mounter;
-use tokio::process::Command;
+use rustix::fs::{FlockOperation, flock};
+use tokio::{process::Command, time::timeout};
 
 use crate::{
     connect::{Servers, TlsArgs},
@@ -30,13 +32,19 @@ pub(crate) struct MountProcesses {
     handed: AtomicU64,
 }
 
-/// A file with a token. Only while a mount starts is it there.
-struct HandedToken(PathBuf);
+/// Time that a run of `pando umount` has: as long as writes are sent, others wait for their turn.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A file with a token. The process that has it locks it, and removes it when the mount works.
+struct HandedToken {
+    path: PathBuf,
+    _lock: File,
+}
 
 impl Drop for HandedToken {
     fn drop(&mut self) {
         // The next start of the plugin removes what stays.
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -53,17 +61,23 @@ impl MountProcesses {
     /// Removes the tokens that a process which was killed has left.
     pub(crate) fn clear(&self) {
         for file in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = file.file_name().to_string_lossy().into_owned();
-            let owner = name.strip_prefix(TOKEN).and_then(|rest| rest.split('.').next());
-            // Another process may hand one over just now. This one has handed over none yet: in a
-            // container the number is that of the process before.
-            let own = std::process::id().to_string();
-            let alive =
-                owner.is_some_and(|pid| pid != own && Path::new("/proc").join(pid).exists());
-            if owner.is_some() && !alive {
-                drop(HandedToken(file.path()));
+            if !file.file_name().to_string_lossy().starts_with(TOKEN) {
+                continue;
+            }
+            // Another process may hand one over just now. The number in the name does not say: in a
+            // container there may be any process of that number.
+            if let Ok(opened) = File::open(file.path())
+                && flock(&opened, FlockOperation::NonBlockingLockExclusive).is_ok()
+            {
+                drop(HandedToken { path: file.path(), _lock: opened });
             }
         }
+    }
+
+    /// Makes the folder root's alone, whoever has made it.
+    pub(crate) fn own(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        fs::set_permissions(&self.folder, Permissions::from_mode(0o700))
     }
 
     fn hand_over(&self, token: &str) -> io::Result<HandedToken> {
@@ -72,9 +86,9 @@ impl MountProcesses {
         let path = self.folder.join(format!("{TOKEN}{}.{number}", std::process::id()));
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-        let handed = HandedToken(path);
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         file.write_all(token.as_bytes())?;
-        Ok(handed)
+        Ok(HandedToken { path, _lock: file })
     }
 }
 
@@ -112,15 +126,35 @@ impl Mounter for MountProcesses {
         let handed = self.hand_over(token).map_err(|error| format!("the token: {error}"))?;
         let mut command = this_program()?;
         command.arg("mount").arg("--quiet").args(&self.tls);
-        command.arg("--token").arg(&handed.0).arg("-o").arg(options);
+        command.arg("--token").arg(&handed.path).arg("-o").arg(options);
         run(command.arg(&self.servers).arg(path)).await
     }
 
     async fn unmount(&self, path: &Path) -> Result<(), String> {
         match find(path) {
-            Some(_) => run(this_program()?.arg("umount").arg(path)).await,
+            Some(_) => {
+                let mut command = this_program()?;
+                let run = run(command.arg("umount").arg(path).kill_on_drop(true));
+                timeout(UNMOUNT_TIMEOUT, run).await.unwrap_or_else(|_| {
+                    let seconds = UNMOUNT_TIMEOUT.as_secs();
+                    Err(format!("`pando umount` has not ended within {seconds} s"))
+                })
+            }
             None => Ok(()),
         }
+    }
+
+    fn note(&self, path: &Path) -> Result<Option<PathBuf>, String> {
+        let noted = match mounts::find(path) {
+            Ok(Some(mount)) => mount.note(),
+            found => found.map(|_| None),
+        };
+        noted.map_err(|error| format!("the process of the mount: {error:#}"))
+    }
+
+    fn has_ended(&self, note: &Path) -> Result<bool, String> {
+        let ended = mounts::noted_has_ended(note);
+        ended.map_err(|error| format!("the process of the mount: {error:#}"))
     }
 
     fn is_dead(&self, path: &Path) -> bool {

@@ -150,6 +150,25 @@ impl Mount {
         alive.then_some(Keeper(file))
     }
 
+    /// Notes the process that serves the mount: the process's file gets another name, which stays
+    /// when the mount is gone and its number is used again.
+    pub(crate) fn note(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(Keeper(file)) = self.keeper() else { return Ok(None) };
+        let folder = folder(self.user);
+        let context = || format!("cannot use {}", folder.display());
+        let ino = file.metadata().with_context(context)?.ino();
+        let note = folder.join(format!("{}.left.{ino}", self.device));
+        match fs::hard_link(folder.join(&self.device), &note) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(error).with_context(context);
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let noted = fs::metadata(&note).with_context(context)?.ino();
+        ensure!(noted == ino, "another process serves the mount");
+        Ok(Some(note))
+    }
+
     /// The servers that it says it comes from.
     pub(crate) fn servers(&self) -> Option<Vec<String>> {
         let servers: Vec<_> = self.source.split(',').map(str::to_owned).collect();
@@ -178,6 +197,20 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Whether a process that was noted has ended; the note is removed then.
+pub(crate) fn noted_has_ended(note: &Path) -> anyhow::Result<bool> {
+    let context = || format!("cannot use {}", note.display());
+    let file = match File::open(note) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        file => file.with_context(context)?,
+    };
+    let ended = Keeper(file).has_ended()?;
+    if ended {
+        fs::remove_file(note).with_context(context)?;
+    }
+    Ok(ended)
 }
 
 /// Says that this process serves a mount, and when this is dropped, that it served one: the lock
@@ -279,6 +312,24 @@ mod tests {
         assert!(file.exists(), "the old one leaves what is not its own");
         drop(new);
         assert!(!file.exists());
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_noted_is_asked_about_when_its_number_is_used_again() {
+        let folder = std::env::temp_dir().join(format!("pando-notes.{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let note = folder.join("0:42.left");
+        let old = claim(&folder, "0:42").unwrap();
+        fs::hard_link(folder.join("0:42"), &note).unwrap();
+        let new = claim(&folder, "0:42").unwrap();
+        assert!(!noted_has_ended(&note).unwrap() && note.exists());
+        let Kept { file, lock } = &old;
+        assert!(file.exists());
+        flock(&**lock, FlockOperation::Unlock).unwrap();
+        assert!(noted_has_ended(&note).unwrap() && !note.exists());
+        assert!(noted_has_ended(&note).unwrap(), "what has no note has ended");
+        drop((old, new));
         fs::remove_dir(&folder).unwrap();
     }
 

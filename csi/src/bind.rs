@@ -1,6 +1,11 @@
 //! Binding a mount to other places, and taking it away there.
 
-use std::{io, path::Path};
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::Path,
+};
 
 use rustix::{
     io::Errno,
@@ -22,9 +27,23 @@ pub(crate) fn is_of_place(option: &str) -> bool {
     OPTIONS.iter().any(|(known, _)| *known == option)
 }
 
-/// Binds the mount at `from` to the directory `to`, over what is mounted there.
-pub(crate) fn bind(from: &Path, to: &Path) -> io::Result<()> {
-    Ok(mount_bind(from, to)?)
+/// Binds the mount at `from` to the directory `to`, over what is mounted there, with these options
+/// besides its own.
+///
+/// Other mount namespaces hear of a mount, but not of options that it gets later. So the mount gets
+/// them at a private place, and is bound from there.
+pub(crate) fn bind(from: &Path, to: &Path, options: &[String], private: &Path) -> io::Result<()> {
+    if options.is_empty() {
+        return Ok(mount_bind(from, to)?);
+    }
+    // A call that was killed may have left a mount there.
+    take_away(private)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(private)?;
+    mount_bind(from, private)?;
+    let bound = restrict(from, private, options).and_then(|()| Ok(mount_bind(private, to)?));
+    take_away(private)?;
+    fs::remove_dir(private)?;
+    bound
 }
 
 /// Gives a place these options besides those that the mount at `from` has.

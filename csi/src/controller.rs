@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::SetAttr;
+use base::{EntryName, SetAttr};
 use tonic::{Request, Response, Status};
 use wire::DirRef;
 
@@ -35,12 +35,15 @@ use crate::{
         controller_service_capability::{Rpc, Type, rpc},
         list_volumes_response, validate_volume_capabilities_response,
     },
+    record::fnv,
     remove, tree,
     volume::VolumeId,
 };
 
 /// Permission bits of a volume until it is ready.
 const NEW_MODE: u32 = 0o700;
+/// Beginning of the name of a volume's directory until it is marked. No volume's name begins so.
+const HIDDEN: &str = ".new-";
 /// Volumes in a page whose caller does not say how many.
 const PAGE_VOLUMES: usize = 1000;
 
@@ -90,30 +93,61 @@ async fn create(plugin: &Plugin, wanted: &Wanted) -> Answer<Option<u64>> {
     let parent = tree::above(&fs, &root, id).await?;
     let (_, last) = id.names();
     let failed = |error| status("make the directory of the volume", &error);
+    let taken = |why: &str| Status::already_exists(format!("{} {why}", plugin.path(id)));
     let found = match fs.find(&parent, last).await.map_err(failed)? {
         Some(found) => found,
-        None => fs.mkdir(&parent, last, NEW_MODE).await.map_err(failed)?,
-    };
-    let taken = |why: &str| Status::already_exists(format!("{} {why}", plugin.path(id)));
-    let dir = found.dir.ok_or_else(|| taken("is no directory"))?;
-    let ready = match Mark::read(&fs, &dir).await? {
-        Some(mark) if mark.name != *name => {
-            return Err(taken(&format!("is the volume {}: change pathPattern", mark.name)));
+        None => {
+            begin(&fs, &parent, wanted).await?;
+            let found = fs.find(&parent, last).await.map_err(failed)?;
+            found.ok_or_else(|| Status::aborted("the directory of the volume came and went"))?
         }
-        Some(mark) => mark.ready,
-        // An earlier call may have ended before it could set the mark.
-        None if is_empty(&fs, &dir).await? => false,
-        None => return Err(taken("is there, and no volume")),
     };
-    if ready {
+    let dir = found.dir.ok_or_else(|| taken("is no directory"))?;
+    let mark = Mark::read(&fs, &dir).await?;
+    // A directory without a mark is another's, even an empty one.
+    let mark = mark.ok_or_else(|| taken("is there, and no volume"))?;
+    if mark.name != *name {
+        return Err(taken(&format!("is the volume {}: change pathPattern", mark.name)));
+    }
+    if mark.ready {
         let limit = SizeLimit::read(&fs, &dir).await?;
         if !range.allows(limit.bytes) {
             return Err(taken("is a volume of another size"));
         }
+        stable(&fs).await?;
         return Ok(limit.bytes);
     }
     finish(&fs, &dir, wanted).await?;
     Ok(range.bytes())
+}
+
+/// Makes the directory of a volume, marked from the moment at which it has its name. A call that
+/// was killed leaves a hidden directory, which the same request takes up again.
+async fn begin(fs: &Fs, parent: &DirRef, wanted: &Wanted) -> Answer<()> {
+    let failed = |error| status("make the directory of the volume", &error);
+    let (_, last) = wanted.id.names();
+    let hidden = format!("{HIDDEN}{:016x}", fnv(wanted.name.as_bytes()));
+    let hidden = EntryName::new(hidden.as_bytes());
+    let hidden = hidden.map_err(|_| Status::internal("no name for a new directory"))?;
+    let found = match fs.find(parent, &hidden).await.map_err(failed)? {
+        Some(found) => found,
+        None => fs.mkdir(parent, &hidden, NEW_MODE).await.map_err(failed)?,
+    };
+    let busy = || Status::aborted("a hidden directory of another volume is in the way");
+    let dir = found.dir.ok_or_else(busy)?;
+    match Mark::read(fs, &dir).await? {
+        Some(mark) if mark.name != wanted.name => return Err(busy()),
+        Some(_) => {}
+        None if !is_empty(fs, &dir).await? => return Err(busy()),
+        None => Mark { name: wanted.name.clone(), ready: false }.write(fs, &dir).await?,
+    }
+    match fs.rename(parent, &hidden, last).await {
+        // Another has taken the name: the caller looks whose it is.
+        Err(client::Error::Fs(base::FsError::Exists)) => {
+            fs.rmdir(parent, &hidden).await.map_err(failed)
+        }
+        renamed => renamed.map_err(failed),
+    }
 }
 
 async fn is_empty(fs: &Fs, dir: &DirRef) -> Answer<bool> {
@@ -122,7 +156,11 @@ async fn is_empty(fs: &Fs, dir: &DirRef) -> Answer<bool> {
     Ok(page.entries.is_empty() && page.end)
 }
 
-/// Makes a volume of an empty directory. Each step can be done again, and the last one says that
+async fn stable(fs: &Fs) -> Answer<()> {
+    fs.sync().await.map_err(|error| status("make the volume stable", &error))
+}
+
+/// Makes a volume of a marked directory. Each step can be done again, and the last one says that
 /// all were.
 async fn finish(fs: &Fs, dir: &DirRef, wanted: &Wanted) -> Answer<()> {
     let mark = Mark { name: wanted.name.clone(), ready: false };
@@ -135,14 +173,15 @@ async fn finish(fs: &Fs, dir: &DirRef, wanted: &Wanted) -> Answer<()> {
     // A change of the owner may take bits away.
     fs.setattr(dir, SetAttr { mode: Some(mode), ..SetAttr::default() }).await.map_err(failed)?;
     Mark { ready: true, ..mark }.write(fs, dir).await?;
-    fs.sync().await.map_err(|error| status("make the volume stable", &error))
+    stable(fs).await
 }
 
 async fn delete(plugin: &Plugin, id: &VolumeId) -> Answer<()> {
     let fs = plugin.fs().await?;
     match tree::find(&fs, &plugin.root, id).await? {
         Some((volume, _)) => remove::volume(&fs, &volume).await,
-        None => Ok(()),
+        // A call before may have removed it, and ended before that was stable.
+        None => stable(&fs).await,
     }
 }
 
@@ -161,8 +200,8 @@ async fn expand(plugin: &Plugin, id: &VolumeId, range: SizeRange) -> Answer<i64>
     let bytes = bytes.max(wanted);
     if limit != (SizeLimit { bytes: Some(bytes), active: true }) {
         SizeLimit::set(&fs, &volume.dir, Some(bytes)).await?;
-        fs.sync().await.map_err(|error| status("make the new size stable", &error))?;
     }
+    stable(&fs).await?;
     Ok(capacity(Some(bytes)))
 }
 

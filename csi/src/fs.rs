@@ -8,7 +8,7 @@ use std::sync::{
 use base::{Cred, EntryName, FsError, SetAttr};
 use bytes::Bytes;
 use client::{Client, Error, FileSystem, Result};
-use wire::{DirRef, Entry, NodeRef, ReaddirPage, Statfs, Token, XattrMode};
+use wire::{DirRef, Entry, NodeRef, ReaddirPage, RenameMode, Statfs, Token, XattrMode};
 
 /// Number of entries that a listing asks for at once.
 const ENTRIES_MAX: u32 = 4096;
@@ -50,6 +50,18 @@ impl Fs {
 
     pub(crate) async fn mkdir(&self, dir: &DirRef, name: &EntryName, mode: u32) -> Result<Entry> {
         self.told(FileSystem::mkdir(&self.client, &Cred::ROOT, dir, name, mode).await)
+    }
+
+    /// Renames an entry within a directory; `Exists` where the new name is taken.
+    pub(crate) async fn rename(
+        &self,
+        dir: &DirRef,
+        from: &EntryName,
+        to: &EntryName,
+    ) -> Result<()> {
+        let (from, to, mode) = ((dir, from), (dir, to), RenameMode::NoReplace);
+        let renamed = FileSystem::rename(&self.client, &Cred::ROOT, from, to, mode).await;
+        self.told(renamed.map(drop))
     }
 
     /// Removes an empty directory; fine when it is gone.

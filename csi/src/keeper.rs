@@ -3,10 +3,17 @@
 //! The end of a container is the end of all processes in it. So the processes of mounts are those
 //! of a keeper, which changes more seldom than the plugin.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    time::timeout,
+};
 use tonic::{
     Request, Response, Status,
     transport::{Channel, Endpoint, Server},
@@ -22,6 +29,9 @@ use crate::{
     serve::run,
     turn::Turns,
 };
+
+/// Time that a keeper has to unmount: longer than the keeper's own limit.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(70);
 
 struct Keeper {
     mounter: Arc<dyn Mounter>,
@@ -110,8 +120,19 @@ impl Mounter for FarKeeper {
 
     async fn unmount(&self, path: &Path) -> Result<(), String> {
         let request = UnmountRequest { path: path.to_string_lossy().into_owned() };
-        let answer = KeeperClient::new(self.channel.clone()).unmount(request).await;
-        answer.map(drop).map_err(|status| told(&status))
+        let mut keeper = KeeperClient::new(self.channel.clone());
+        match timeout(UNMOUNT_TIMEOUT, keeper.unmount(request)).await {
+            Ok(answer) => answer.map(drop).map_err(|status| told(&status)),
+            Err(_) => Err("the keeper of the node does not answer".to_owned()),
+        }
+    }
+
+    fn note(&self, path: &Path) -> Result<Option<PathBuf>, String> {
+        self.here.note(path)
+    }
+
+    fn has_ended(&self, note: &Path) -> Result<bool, String> {
+        self.here.has_ended(note)
     }
 
     fn is_dead(&self, path: &Path) -> bool {

@@ -14,7 +14,8 @@
 //! within another, so its users cannot redirect the walk.
 //!
 //! Invariant: each step can be done again. The record of a mount is written before the mount is
-//! made (`record`), and removed after it is gone.
+//! made (`record`), and removed after it is gone and its process has ended. A mount without a
+//! record is left alone.
 
 mod bind;
 mod capability;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
-use tonic::Status;
+use tonic::{Code, Status};
 use wire::DirRef;
 
 use crate::{
@@ -74,10 +74,20 @@ impl Walk<'_> {
                 if passed || path.len() > LEVELS_MAX {
                     continue;
                 }
-                if Mark::read(self.fs, &dir).await?.is_none() {
+                let mark = match Mark::bytes(self.fs, &dir).await {
+                    // The directory was removed meanwhile.
+                    Err(status) if status.code() == Code::NotFound => continue,
+                    mark => mark?,
+                };
+                let Some(mark) = mark else {
                     if self.down(&dir, path).await? {
                         return Ok(true);
                     }
+                    continue;
+                };
+                if let Err(status) = Mark::parse(&mark) {
+                    let (volume, error) = (path.join("/"), status.message());
+                    tracing::warn!(volume, error, "a volume is left out of the list");
                     continue;
                 }
                 let Ok(id) = VolumeId::parse(&path.join("/")) else { continue };
@@ -131,7 +141,7 @@ mod tests {
         assert_eq!(parse(&token(&id)).unwrap(), Some(id));
         assert_eq!(parse("").unwrap(), None);
         for wrong in ["a/b", "after:", "after:../a"] {
-            assert_eq!(parse(wrong).unwrap_err().code(), tonic::Code::Aborted);
+            assert_eq!(parse(wrong).unwrap_err().code(), Code::Aborted);
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Persisted: JSON. Fields are only added.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 use wire::DirRef;
@@ -25,13 +26,24 @@ pub(crate) struct Mark {
 impl Mark {
     /// The mark of a directory, if it is a volume.
     pub(crate) async fn read(fs: &Fs, dir: &DirRef) -> Answer<Option<Mark>> {
+        let bytes = Mark::bytes(fs, dir).await?;
+        bytes.map(|bytes| Mark::parse(&bytes)).transpose()
+    }
+
+    /// Whether a directory has a mark, also one that cannot be read.
+    pub(crate) async fn is_at(fs: &Fs, dir: &DirRef) -> Answer<bool> {
+        Ok(Mark::bytes(fs, dir).await?.is_some())
+    }
+
+    /// The mark of a directory as it is stored.
+    pub(crate) async fn bytes(fs: &Fs, dir: &DirRef) -> Answer<Option<Bytes>> {
         let bytes = fs.xattr(dir, XATTR).await;
-        let Some(bytes) = bytes.map_err(|error| status("read the mark of a volume", &error))?
-        else {
-            return Ok(None);
-        };
-        let mark = serde_json::from_slice(&bytes);
-        mark.map(Some).map_err(|_| Status::internal("the mark of the volume cannot be read"))
+        bytes.map_err(|error| status("read the mark of a volume", &error))
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Answer<Mark> {
+        let mark = serde_json::from_slice(bytes);
+        mark.map_err(|_| Status::internal("the mark of the volume cannot be read"))
     }
 
     pub(crate) async fn write(&self, fs: &Fs, dir: &DirRef) -> Answer<()> {

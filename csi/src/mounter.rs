@@ -1,6 +1,6 @@
 //! How mounts are made: by processes of their own, which `pando csi` starts, or has a keeper start.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Starts and ends mounts of the file system. An error is a text for people.
 #[tonic::async_trait]
@@ -22,8 +22,23 @@ pub trait Mounter: Send + Sync + 'static {
     /// there.
     ///
     /// # Errors
-    /// When the mount stays, or when its process must keep what was written.
+    /// When the mount stays, when its process must keep what was written, or when that takes long:
+    /// a call must come to its end.
     async fn unmount(&self, path: &Path) -> Result<(), String>;
+
+    /// Notes which process serves the mount at `path`, so that it can be asked about when the mount
+    /// is gone; `None` where no process says that it does. For one process the note is the same
+    /// each time.
+    ///
+    /// # Errors
+    /// When the note cannot be made.
+    fn note(&self, path: &Path) -> Result<Option<PathBuf>, String>;
+
+    /// Whether a process that was noted has ended. The note is removed then.
+    ///
+    /// # Errors
+    /// When the note cannot be used.
+    fn has_ended(&self, note: &Path) -> Result<bool, String>;
 
     /// Whether the process of the mount at `path` has ended and left the mount. Blocks for a second
     /// at most, and asks no server while the process lives.

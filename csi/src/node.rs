@@ -50,6 +50,11 @@ fn path(field: &str, text: &str) -> Answer<PathBuf> {
     if plain { Ok(path) } else { Err(Status::invalid_argument(format!("{field} is not absolute"))) }
 }
 
+/// Whether a mode of access allows no change.
+fn is_reader(mode: Mode) -> bool {
+    matches!(mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
+}
+
 /// A number of blocks or inodes as CSI has it.
 fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
@@ -99,9 +104,12 @@ impl node_server::Node for Node {
         let wanted = StagedVolume {
             volume: text.clone(),
             staging,
+            read_only: is_reader(usable.mode),
             flags: usable.flags,
             secret,
             leaving: false,
+            processes: [].into(),
+            remount: false,
             targets: [].into(),
         };
         let plugin = Arc::clone(&self.0);
@@ -138,18 +146,19 @@ impl node_server::Node for Node {
         let staging = path("the path for staging", &request.staging_target_path)?;
         let mut options = usable.flags;
         options.retain(|option| bind::is_of_place(option));
-        let reader = matches!(usable.mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly);
-        if (request.readonly || reader) && !options.iter().any(|option| option == "ro") {
+        let read_only = request.readonly || is_reader(usable.mode);
+        if read_only && !options.iter().any(|option| option == "ro") {
             options.push("ro".to_owned());
         }
-        let place = BoundPlace { options, alone: usable.mode == Mode::SingleNodeSingleWriter };
+        let alone = usable.mode == Mode::SingleNodeSingleWriter;
+        let place = BoundPlace { options, alone, leaving: false };
         let (plugin, text) = (Arc::clone(&self.0), volume.clone());
         let work = async move {
             let failed = |error| stage::local("look for what is at", &staging, &error);
             let record = plugin.records.find(&volume, &staging).map_err(failed)?;
             // A mount that has died is not waited for until the next look.
             if let Some(record) = record.filter(|record| !record.leaving) {
-                Box::pin(stage::ensure(&plugin, &record)).await?;
+                Box::pin(stage::revive(&plugin, &record)).await?;
             }
             let bound = tokio::task::spawn_blocking(move || {
                 publish::publish(&plugin, (&volume, &staging), &target, &place)

@@ -21,7 +21,7 @@ pub(crate) fn publish(
 ) -> Answer<()> {
     let failed = |error: io::Error| local("bind the volume to", target, &error);
     let record = plugin.records.find(volume, staging).map_err(failed)?;
-    let record = record.filter(|record| !record.leaving && device(staging).is_some());
+    let record = record.filter(|record| !record.leaving && table::device(staging).is_some());
     let Some(mut record) = record else {
         return Err(Status::failed_precondition(format!(
             "{volume} is not staged at {}",
@@ -29,19 +29,24 @@ pub(crate) fn publish(
         )));
     };
     match record.targets.get(target) {
-        Some(before) if before != wanted => {
+        Some(before) if before == wanted => {}
+        Some(before) if !before.leaving => {
             return Err(Status::already_exists(format!(
                 "{volume} is published at {} with other options",
                 target.display()
             )));
         }
-        Some(_) => {}
-        None => {
-            let mut others = record.targets.values();
-            if others.any(|other| wanted.alone || other.alone) {
+        before => {
+            let leaving = before.is_some();
+            let mut others = record.targets.iter().filter(|(other, _)| *other != target);
+            if others.any(|(_, other)| wanted.alone || other.alone) {
                 return Err(Status::failed_precondition(format!(
                     "{volume} is published elsewhere on this node, and is for one place"
                 )));
+            }
+            if leaving {
+                // A mount that a call has begun to take away may have other options.
+                bind::take_away(target).map_err(failed)?;
             }
             record.targets.insert(target.to_owned(), wanted.clone());
             plugin.records.write(&record).map_err(failed)?;
@@ -51,42 +56,65 @@ pub(crate) fn publish(
     if table::at(target).map_err(failed)?.is_empty() {
         fs::create_dir_all(target).map_err(failed)?;
     }
-    place(&record, target).map_err(failed)
-}
-
-/// The device of the mount on top at a path, if that is ours.
-fn device(path: &Path) -> Option<String> {
-    let top = table::at(path).ok()?.pop()?;
-    top.ours.then_some(top.device)
+    place(plugin, &record, target).map_err(failed)
 }
 
 /// Has the mount of a volume at a place with the options that are recorded. A mount that has died
 /// there stays below: so a mount namespace that hears of mounts from here sees the new one.
-pub(crate) fn place(record: &StagedVolume, target: &Path) -> io::Result<()> {
+pub(crate) fn place(plugin: &Plugin, record: &StagedVolume, target: &Path) -> io::Result<()> {
     let Some(wanted) = record.targets.get(target) else { return Ok(()) };
-    if device(target) != device(&record.staging) {
-        bind::bind(&record.staging, target)?;
+    let Some(device) = table::device(&record.staging) else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the volume is not mounted"));
+    };
+    if table::device(target).as_ref() != Some(&device) {
+        let private = plugin.records.private(target);
+        return bind::bind(&record.staging, target, &wanted.options, &private);
+    }
+    if is_placed(record, target) {
+        return Ok(());
     }
     bind::restrict(&record.staging, target, &wanted.options)
 }
 
-/// Whether a place has the mount of its volume.
+/// Whether a place has the mount of its volume, with the options that are recorded.
 pub(crate) fn is_placed(record: &StagedVolume, target: &Path) -> bool {
-    device(target) == device(&record.staging)
+    let Some(wanted) = record.targets.get(target) else { return false };
+    let top = table::at(target).ok().and_then(|mut layers| layers.pop());
+    top.is_some_and(|top| {
+        top.ours
+            && Some(top.device) == table::device(&record.staging)
+            && wanted.options.iter().all(|option| top.options.contains(option))
+    })
 }
 
-/// Takes a volume away from a place, and the place with it; fine when it is gone.
+/// Takes a volume away from a place, and the place with it; fine when it is gone. The record has
+/// the place until then. A mount without a record is another's.
 pub(crate) fn unpublish(plugin: &Plugin, volume: &str, target: &Path) -> Answer<()> {
     let failed = |error: io::Error| local("take the volume away from", target, &error);
-    let records = plugin.records.all().map_err(failed)?;
-    for mut record in records.into_iter().filter(|record| record.volume == volume) {
-        if record.targets.remove(target).is_some() {
-            plugin.records.write(&record).map_err(failed)?;
+    let mut records = plugin.records.all().map_err(failed)?;
+    records.retain(|record| record.volume == volume && record.targets.contains_key(target));
+    if records.is_empty() {
+        if table::has_ours(target).map_err(failed)? {
+            let target = target.display();
+            tracing::warn!(volume, %target, "a mount has no record: left alone");
         }
+        return Ok(());
+    }
+    for record in &mut records {
+        // Otherwise a look at the mounts would bind it again.
+        if let Some(place) = record.targets.get_mut(target) {
+            place.leaving = true;
+        }
+        plugin.records.write(record).map_err(failed)?;
     }
     bind::take_away(target).map_err(failed)?;
     match fs::remove_dir(target) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(failed),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        Ok(()) | Err(_) => {}
     }
+    for record in &mut records {
+        record.targets.remove(target);
+        plugin.records.write(record).map_err(failed)?;
+    }
+    Ok(())
 }

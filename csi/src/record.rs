@@ -8,7 +8,7 @@
 //! are only added.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, DirBuilder, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -31,9 +31,19 @@ pub(crate) struct StagedVolume {
     /// Token that came with the call; `None`: the plugin has one signed.
     #[serde(default)]
     pub(crate) secret: Option<String>,
+    /// The volume is for readers alone.
+    #[serde(default)]
+    pub(crate) read_only: bool,
     /// The mount is being taken away.
     #[serde(default)]
     pub(crate) leaving: bool,
+    /// Notes of the mounter about processes of mounts that were taken away: until such a process
+    /// has ended, it may have writes to send.
+    #[serde(default)]
+    pub(crate) processes: BTreeSet<PathBuf>,
+    /// A mount whose process had ended was taken away, and is to be made again.
+    #[serde(default)]
+    pub(crate) remount: bool,
     /// Places to which the mount is bound.
     #[serde(default)]
     pub(crate) targets: BTreeMap<PathBuf, BoundPlace>,
@@ -47,6 +57,9 @@ pub(crate) struct BoundPlace {
     /// The volume is for one place of this node at a time.
     #[serde(default)]
     pub(crate) alone: bool,
+    /// The mount is being taken away from the place.
+    #[serde(default)]
+    pub(crate) leaving: bool,
 }
 
 /// The folder of records.
@@ -110,6 +123,12 @@ impl Records {
         }
     }
 
+    /// A place in root's own folder, where a mount gets its options before others see it.
+    pub(crate) fn private(&self, target: &Path) -> PathBuf {
+        let hash = fnv(target.as_os_str().as_encoded_bytes());
+        self.folder.join(format!("{hash:016x}.place"))
+    }
+
     fn path(&self, record: &StagedVolume) -> PathBuf {
         let staging = record.staging.as_os_str().as_encoded_bytes();
         let bytes = [record.volume.as_bytes(), &[0], staging].concat();
@@ -118,7 +137,7 @@ impl Records {
 }
 
 /// FNV-1a: names of files need no better hash.
-fn fnv(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
@@ -134,13 +153,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let records = Records::new(folder.path().join("run"));
         assert_eq!(records.all().unwrap(), []);
-        let place = BoundPlace { options: vec!["ro".to_owned()], alone: true };
+        let place = BoundPlace { options: vec!["ro".to_owned()], alone: true, leaving: false };
         let record = StagedVolume {
             volume: "a/b".to_owned(),
             staging: "/stage".into(),
             flags: Vec::new(),
             secret: Some("secret".to_owned()),
+            read_only: true,
             leaving: false,
+            processes: ["/run/pando/0:1.left.2".into()].into(),
+            remount: false,
             targets: [("/pod".into(), place)].into(),
         };
         records.write(&record).unwrap();
@@ -152,5 +174,14 @@ mod tests {
         records.remove(&record).unwrap();
         records.remove(&record).unwrap();
         assert_eq!(records.all().unwrap(), []);
+    }
+
+    #[test]
+    fn a_record_of_the_first_version_is_read() {
+        let first = r#"{"volume":"a","staging":"/stage","flags":[],"secret":null,"leaving":false,
+            "targets":{"/pod":{"options":["ro"],"alone":false}}}"#;
+        let record: StagedVolume = serde_json::from_str(first).unwrap();
+        assert!(!record.read_only && record.processes.is_empty() && !record.remount);
+        assert!(!record.targets[Path::new("/pod")].leaving);
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::{Plugin, error::Answer, publish, record::StagedVolume, stage};
+use crate::{Plugin, error::Answer, publish, record::StagedVolume, stage, table};
 
 /// Pause between two looks. A look asks no server.
 const LOOK_PERIOD: Duration = Duration::from_secs(3);
@@ -49,17 +49,22 @@ pub(crate) async fn keep_looking(plugin: Arc<Plugin>) {
     }
 }
 
-/// Mounts a volume where its mount has died, and binds it to its places again.
+/// Mounts a volume where its mount has died, and binds it to its places again. A mount that
+/// another has taken away is not made again.
 async fn mend(plugin: &Arc<Plugin>, record: &StagedVolume) -> Answer<()> {
-    let made = stage::ensure(plugin, record).await?;
-    for target in record.targets.keys() {
-        if publish::is_placed(record, target) {
+    let made = stage::revive(plugin, record).await?;
+    if table::device(&record.staging).is_none() {
+        return Ok(());
+    }
+    for (target, place) in &record.targets {
+        let was_taken = table::device(target).is_none();
+        if place.leaving || was_taken || publish::is_placed(record, target) {
             continue;
         }
         if !made {
             tracing::warn!(target = %target.display(), "a volume is bound to its place again");
         }
-        let placed = publish::place(record, target);
+        let placed = publish::place(plugin, record, target);
         placed.map_err(|error| stage::local("bind the volume again to", target, &error))?;
     }
     Ok(())

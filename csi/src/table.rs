@@ -31,6 +31,17 @@ pub(crate) fn at(path: &Path) -> io::Result<Vec<MountLayer>> {
     Ok(lines.filter(|layer| layer.path == path).collect())
 }
 
+/// Whether a mount of ours is at this path, be it on top or not.
+pub(crate) fn has_ours(path: &Path) -> io::Result<bool> {
+    Ok(at(path)?.iter().any(|layer| layer.ours))
+}
+
+/// The device of the mount on top at a path, if that is ours.
+pub(crate) fn device(path: &Path) -> Option<String> {
+    let top = at(path).ok()?.pop()?;
+    top.ours.then_some(top.device)
+}
+
 /// The path as the table has it: only directories above the last name are looked at.
 fn resolve(path: &Path) -> PathBuf {
     match (path.parent(), path.file_name()) {

@@ -21,7 +21,7 @@ pub(crate) const SECRET: &str = "token";
 pub(crate) async fn signed(
     fs: &Fs,
     own: &str,
-    path: String,
+    (path, read_only): (String, bool),
     random: &dyn Random,
 ) -> Answer<String> {
     let own = Token::unverified(own);
@@ -35,7 +35,7 @@ pub(crate) async fn signed(
     }
     let Token { authority, expires, .. } = own;
     let id = random.next().max(1);
-    let token = Token { id, path, authority, expires, ..Token::administrator() };
+    let token = Token { id, path, read_only, authority, expires, ..Token::administrator() };
     fs.sign(token).await.map_err(|error| status("have a token signed", &error))
 }
 

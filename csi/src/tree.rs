@@ -64,20 +64,22 @@ pub(crate) async fn above(fs: &Fs, root: &DirRef, volume: &VolumeId) -> Answer<D
     Ok(dir)
 }
 
-/// Finds a volume; `None` where none has this id.
+/// Finds a volume; `None` where none has this id. A directory within a volume is none.
 pub(crate) async fn find(
     fs: &Fs,
     root: &[EntryName],
     volume: &VolumeId,
 ) -> Answer<Option<(VolumeDir, Mark)>> {
     let failed = |error| status("look for the volume", &error);
-    let (mut parent, mut above) = (fs.root(), Vec::new());
+    let mut parent = fs.root();
     let (names, name) = volume.names();
-    above.extend(root.iter().chain(names));
-    for name in above {
+    for (level, name) in root.iter().chain(names).enumerate() {
         match fs.find(&parent, name).await.map_err(failed)?.and_then(|found| found.dir) {
             Some(dir) => parent = dir,
             None => return Ok(None),
+        }
+        if level >= root.len() && Mark::is_at(fs, &parent).await? {
+            return Ok(None);
         }
     }
     let found = fs.find(&parent, name).await.map_err(failed)?.and_then(|found| found.dir);

@@ -65,7 +65,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", default_value = "/volumes")]
     root: String,
     /// Folder with the records of mounts, by which they are found after a restart of the plugin. A
-    /// start of the machine should empty the folder, as /run is.
+    /// start of the machine should empty the folder, as /run is. Each start on a node makes it
+    /// root's alone.
     #[arg(long, value_name = "DIR", default_value = "/run/pando-csi")]
     state: PathBuf,
     /// The name of the driver, as StorageClasses have it.
@@ -90,6 +91,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let mut stop = Stop::listen()?;
     let here = MountProcesses::new(&args.server, args.token.tls(), &args.state);
+    if !args.controller {
+        let context = || format!("cannot use {}", args.state.display());
+        here.own().with_context(context)?;
+    }
     // With a keeper it is the keeper that hands tokens over.
     if args.keeper.is_none() {
         here.clear();

@@ -3,6 +3,9 @@
 //! Every mount is below the folder of its test, and is taken away when the test ends, however it
 //! ends.
 
+mod others;
+mod places;
+
 use std::{
     fs,
     io::Write as _,
@@ -30,7 +33,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::harness::{Data, Running, fail, pando, pause, stderr, succeed, text};
+use crate::harness::{Data, Running, fail, pando, pause, succeed, text};
 
 const MIB: i64 = 1 << 20;
 
@@ -194,10 +197,14 @@ impl Asking {
     }
 
     async fn stage(&self, id: &str, staging: &Path) -> Result<(), Status> {
+        self.stage_for(Mode::MultiNodeMultiWriter, id, staging).await
+    }
+
+    async fn stage_for(&self, mode: Mode, id: &str, staging: &Path) -> Result<(), Status> {
         let request = NodeStageVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: text(staging).to_owned(),
-            volume_capability: Some(capability(Mode::MultiNodeMultiWriter)),
+            volume_capability: Some(capability(mode)),
             ..NodeStageVolumeRequest::default()
         };
         self.node().node_stage_volume(request).await.map(drop)
@@ -254,6 +261,20 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         pause(Duration::from_millis(50));
     }
     panic!("not in time: {what}");
+}
+
+/// A container: mounts propagate to it, or do not.
+fn container(propagation: &str) -> Running {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", propagation, "sh", "-c"]);
+    command.arg("echo ready; read end").stdin(Stdio::piped());
+    Running::start(command, "ready")
+}
+
+/// A path as a container sees it.
+fn inside(container: &Running, path: &Path) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{}/root", container.pid().as_raw_nonzero()));
+    root.join(path.strip_prefix("/").unwrap())
 }
 
 fn write(path: &Path, mib: usize) -> std::io::Result<()> {
@@ -374,18 +395,8 @@ fn a_mount_whose_process_is_killed_is_made_again_and_pods_that_propagate_see_it(
     let id = plugged.mounted("pvc-1", 16);
     let (staging, target) = (plugged.staging(), plugged.target("a"));
     fs::write(target.join("file"), "kept").unwrap();
-    // A container that mounts propagate to, and one that they do not.
-    let container = |propagation: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", propagation, "sh", "-c"]);
-        command.arg("echo ready; read end").stdin(Stdio::piped());
-        Running::start(command, "ready")
-    };
     let (follows, stays) = (container("slave"), container("private"));
-    let inside = |container: &Running| {
-        let root = PathBuf::from(format!("/proc/{}/root", container.pid().as_raw_nonzero()));
-        fs::read(root.join(target.join("file").strip_prefix("/").unwrap()))
-    };
+    let inside = |container: &Running| fs::read(inside(container, &target.join("file")));
     assert_eq!(inside(&follows).unwrap(), b"kept");
     kill_process(plugged.mount_process(), Signal::KILL).unwrap();
     until("a new mount", || fs::read(target.join("file")).is_ok_and(|found| found == b"kept"));
@@ -460,6 +471,17 @@ fn a_directory_that_is_no_volume_is_left_alone_and_no_volume_is_within_another()
         assert_eq!(taken.code(), Code::AlreadyExists, "{taken}");
         asking.delete("mine").await.unwrap();
         assert_eq!(client.read("/volumes/mine/file").await.unwrap(), &b"kept"[..]);
+        // An empty directory is another's as well.
+        client.create_dir_all("/volumes/empty", 0o755).await.unwrap();
+        let taken = asking.create("empty", 1).await.unwrap_err();
+        assert_eq!(taken.code(), Code::AlreadyExists, "{taken}");
+        asking.delete("empty").await.unwrap();
+        assert!(client.stat("/volumes/empty").await.is_ok());
+        // A killed call leaves a hidden directory, which the same request takes up.
+        let hidden = "/volumes/.new-2e292101c89ece92";
+        client.create_dir_all(hidden, 0o700).await.unwrap();
+        asking.create("pvc-9", 1).await.unwrap();
+        assert!(client.stat(hidden).await.is_err(), "{hidden}");
 
         let claimed = |pattern: &str| CreateVolumeRequest {
             name: "pvc-2".to_owned(),
@@ -528,74 +550,4 @@ fn a_plugin_takes_no_place_of_another_and_says_why() {
     let args = [&args[..2], &[&endpoint], &args[3..]].concat();
     assert!(fail(1, &args).contains("no socket"));
     assert_eq!(fs::read(&file).unwrap(), b"mine");
-}
-
-/// Folder of the Go module with the programs of others.
-const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../csi/tests/kubernetes");
-
-/// A program of the Go module, built with its caches in the target folder; `None` without Go, which
-/// is said.
-fn built(package: &str, name: &str) -> Option<PathBuf> {
-    let there = Command::new("go").arg("version").output().is_ok_and(|ran| ran.status.success());
-    if !there {
-        eprintln!("skipped: go version does not run; see scripts/deps");
-        return None;
-    }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../go");
-    fs::create_dir_all(&folder).unwrap();
-    let folder = folder.canonicalize().unwrap();
-    let program = folder.join(name);
-    let mut build = Command::new("go");
-    build.args(["build", "-mod=readonly", "-o"]).arg(&program).arg(package).current_dir(MODULE);
-    build.env("GOCACHE", folder.join("cache")).env("GOMODCACHE", folder.join("modules"));
-    build.env("GOFLAGS", "-modcacherw");
-    let output = build.output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    Some(program)
-}
-
-#[test]
-fn csi_sanity_finds_the_plugin_sane() {
-    let package = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity";
-    let Some(sanity) = built(package, "csi-sanity") else { return };
-    let plugged = Plugged::start();
-    let mut command = Command::new(sanity);
-    command.arg("--csi.endpoint").arg(plugged.path("csi.sock"));
-    command.arg("--csi.mountdir").arg(plugged.path("pods/mount"));
-    command.arg("--csi.stagingdir").arg(plugged.path("pods/stage"));
-    command.args(["--csi.testvolumesize", "1048576", "--csi.testvolumeexpandsize", "2097152"]);
-    command.arg("--ginkgo.no-color");
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", stderr(&output));
-    let counts = said.lines().find(|line| line.contains(" Passed ")).unwrap();
-    eprintln!("{counts}");
-}
-
-#[test]
-fn kubernetes_knows_each_field_of_the_manifests() {
-    let Some(check) = built(".", "manifests") else { return };
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib/kubernetes");
-    let mut files: Vec<_> =
-        fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| file.extension().is_some_and(|kind| kind == "yaml"));
-    files.sort();
-    let output = Command::new(&check).args(&files).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    for kind in ["CSIDriver", "StorageClass", "Deployment", "DaemonSet", "Secret", "ClusterRole"] {
-        assert!(said.contains(kind), "{kind}: {said}");
-    }
-    // The commands of the manifests are ones that the program takes.
-    for file in &files {
-        let words = fs::read_to_string(file).unwrap();
-        for option in words.lines().filter_map(|line| line.trim().strip_prefix("- --")) {
-            let name = option.split('=').next().unwrap();
-            let ours = ["server", "token", "node", "root", "state", "keeper", "driver"];
-            if ours.contains(&name) {
-                let help = succeed(&["csi", "--help"]);
-                assert!(help.contains(&format!("--{name}")), "{name}");
-            }
-        }
-    }
 }
