@@ -1,6 +1,6 @@
 //! What is at the places of a volume: who may write there, and when it is gone for good.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use base::{Cred, EntryName};
 use client::{Client, Config, FileSystem};
@@ -49,7 +49,6 @@ fn a_volume_stays_staged_until_the_process_of_its_mount_has_ended() {
     until("the end of the process", || {
         plugged.ask(async |asking| asking.unstage(&id, &staging).await.is_ok())
     });
-    assert!(!Path::new(&format!("/proc/{}", process.as_raw_nonzero())).exists());
     plugged.ask(async |asking| {
         asking.stage(&id, &staging).await.unwrap();
         assert_eq!(fs::read(staging.join("file")).unwrap(), b"kept");
@@ -72,10 +71,6 @@ fn readers_change_nothing_also_where_mounts_propagate_to() {
     assert_eq!(fs::read(&seen).unwrap(), b"kept");
     assert_eq!(fs::write(&seen, "x").unwrap_err().raw_os_error(), EROFS);
     assert_eq!(fs::write(reader.join("file"), "x").unwrap_err().raw_os_error(), EROFS);
-    // A mount that is made again is restricted before others see it, too.
-    kill_process(plugged.mount_process(), Signal::KILL).unwrap();
-    until("a new mount", || fs::read(&seen).is_ok_and(|found| found == b"kept"));
-    assert_eq!(fs::write(&seen, "x").unwrap_err().raw_os_error(), EROFS);
     let state = fs::read_dir(plugged.path("state")).unwrap().flatten();
     let names: Vec<_> = state.map(|file| file.file_name().into_string().unwrap()).collect();
     assert!(names.iter().all(|name| !name.ends_with(".place")), "{names:?}");
