@@ -1,4 +1,4 @@
-//! What is at the places of a volume: who may write there, and when it is gone for good.
+//! The places of a volume: who may write there, and when a volume is gone for good.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
