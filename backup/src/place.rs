@@ -57,7 +57,7 @@ impl Place {
     /// is repeated, and each ends after so long.
     ///
     /// # Errors
-    /// As [`Place::open`].
+    /// The same as [`Place::open`].
     pub fn open_once(
         url: &str,
         environment: Vec<(String, String)>,
@@ -75,7 +75,7 @@ impl Place {
     /// Opens a place that is used for the first time: a directory is made when it is missing.
     ///
     /// # Errors
-    /// As [`Place::open`], and when the directory cannot be made.
+    /// The same as [`Place::open`], and when the directory cannot be made.
     pub fn begin(url: &str, environment: Vec<(String, String)>) -> Result<Place> {
         if let Some(directory) = directory_of(url).filter(|directory| !directory.is_dir()) {
             fs::create_dir_all(&directory)

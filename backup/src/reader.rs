@@ -50,6 +50,23 @@ pub struct Progress {
 }
 
 impl Base {
+    /// Sees that bases, the oldest first, are of one history.
+    ///
+    /// # Errors
+    /// [`Error::Ambiguous`].
+    pub fn must_be_of_one_history(bases: &[Base]) -> Result<()> {
+        let mut histories = BTreeMap::new();
+        for base in bases {
+            let Manifest { uuid, history, name, .. } = base.manifest.clone();
+            let of = (uuid.clone(), history.clone());
+            histories.insert(of, Candidate { history, uuid, name, newest: base.at });
+        }
+        if histories.len() > 1 {
+            return Err(Error::Ambiguous(histories.into_values().collect()));
+        }
+        Ok(())
+    }
+
     /// Whether all objects are there.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -141,15 +158,7 @@ impl Place {
             let incomplete = before - bases.len();
             tracing::warn!(incomplete, "bases that lack objects are passed over");
         }
-        let mut histories = BTreeMap::new();
-        for base in &bases {
-            let Manifest { uuid, history, name, .. } = base.manifest.clone();
-            let of = (uuid.clone(), history.clone());
-            histories.insert(of, Candidate { history, uuid, name, newest: base.at });
-        }
-        if histories.len() > 1 {
-            return Err(Error::Ambiguous(histories.into_values().collect()));
-        }
+        Base::must_be_of_one_history(&bases)?;
         bases.pop().ok_or_else(|| {
             let of = if at.is_some() { " of that time or before" } else { "" };
             Error::NoBase(format!("{of} has all its objects").trim_start().to_owned())

@@ -157,7 +157,7 @@ impl State {
     }
 }
 
-impl meta::Backup for State {
+impl meta::Beside for State {
     fn problem(&self) -> Option<String> {
         let shown = self.shown.as_ref()?;
         let course = self.course.lock();
@@ -194,7 +194,9 @@ impl meta::Backup for State {
         gauges.extend(age.map(|age| ("backup_age_nanos", u64::try_from(age).unwrap_or(u64::MAX))));
         gauges
     }
+}
 
+impl meta::Backup for State {
     fn hold(&self) -> Hold {
         if self.are_blocks_local {
             return Hold::Nothing;

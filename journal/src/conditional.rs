@@ -44,7 +44,7 @@ async fn race_of_one(place: &Place, random: &dyn Random) -> Result<()> {
 /// Puts and removes an object of so many bytes, as a segment is put. Returns the time of the put.
 ///
 /// # Errors
-/// What the store says.
+/// The store's own errors.
 pub async fn time_put(place: &Place, bytes: usize, random: &dyn Random) -> Result<Duration> {
     let path = place.path(&format!("conditional/{:032x}", random_id(random)));
     let begun = Instant::now();

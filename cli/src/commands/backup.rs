@@ -201,15 +201,18 @@ impl From {
 impl WantedBase {
     async fn find(&self, place: &Place, key: &Key) -> anyhow::Result<Base> {
         let wanted = Wanted { history: self.history.clone(), at: self.at };
-        place.choose(key, &wanted).await.map_err(|error| {
-            let Error::Ambiguous(candidates) = error else { return error.into() };
-            let lines = candidates.iter().map(|of| {
-                format!("\n  --history {}  {}, newest base {}", of.history, of.name, at(of.newest))
-            });
-            let lines: String = lines.collect();
-            anyhow!("several histories have such bases: choose one of them{lines}")
-        })
+        place.choose(key, &wanted).await.map_err(|error| ambiguous(error, "such bases"))
     }
+}
+
+/// Names the histories of which one is to be chosen, as several have `what`.
+pub(super) fn ambiguous(error: Error, what: &str) -> anyhow::Error {
+    let Error::Ambiguous(candidates) = error else { return error.into() };
+    let lines = candidates.iter().map(|of| {
+        format!("\n  --history {}  {}, newest base {}", of.history, of.name, at(of.newest))
+    });
+    let lines: String = lines.collect();
+    anyhow!("several histories have {what}: choose one of them{lines}")
 }
 
 impl Now {

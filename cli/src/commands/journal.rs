@@ -13,7 +13,7 @@ use clap::Subcommand;
 use indicatif::ProgressBar;
 use store::{Engine as _, RocksEngine};
 
-use super::backup::{From, at, bar, described, history, place_url, tell};
+use super::backup::{From, ambiguous, bar, described, history, place_url, tell};
 use crate::{
     backups::{self, address, variables},
     connect,
@@ -81,7 +81,7 @@ struct Verify {
 
 /// Make a data directory that goes on where a lost machine's journal ends.
 ///
-/// It has everything that was stable. Serve it with `pando serve`: from then on the old directory
+/// The directory has everything that was stable. Serve it with `pando serve`: from then on the old directory
 /// is out of date, and a server that still runs on it stops with its next change. See that the old
 /// machine is off, or cut off, before: until that change it may answer reads with what is old.
 /// After an interruption run the same command again.
@@ -131,25 +131,11 @@ impl Which {
     async fn bases(&self, place: &Place, key: &Key) -> anyhow::Result<Vec<Base>> {
         let mut bases = place.bases(key, self.history.as_deref()).await?;
         bases.retain(|base| base.manifest.generation > 0);
-        bases.reverse();
-        let Some(newest) = bases.first() else {
+        if bases.is_empty() {
             bail!("there is no base of a server with a journal: nothing can be recovered");
-        };
-        let of = |base: &Base| (base.manifest.uuid.clone(), base.manifest.history.clone());
-        let mut others: Vec<&Base> = bases.iter().collect();
-        others.dedup_by_key(|base| of(base));
-        if bases.iter().any(|base| of(base) != of(newest)) {
-            let mut lines: Vec<_> = others
-                .iter()
-                .map(|base| {
-                    let manifest = &base.manifest;
-                    let (history, name) = (&manifest.history, &manifest.name);
-                    format!("\n  --history {history}  {name}, newest base {}", at(manifest.made))
-                })
-                .collect();
-            lines.dedup();
-            bail!("several histories have a journal: choose one of them{}", lines.concat());
         }
+        Base::must_be_of_one_history(&bases).map_err(|error| ambiguous(error, "a journal"))?;
+        bases.reverse();
         Ok(bases)
     }
 

@@ -74,11 +74,7 @@ pub trait Beside: Send + Sync {
 }
 
 /// Backups of a server, which its process makes.
-pub trait Backup: Send + Sync {
-    /// The fault of the backups, if any, for `pando status`.
-    fn problem(&self) -> Option<String>;
-    /// Named figures, for metrics.
-    fn gauges(&self) -> Vec<(&'static str, u64)>;
+pub trait Backup: Beside {
     /// Blocks that must stay although nothing names them any more.
     fn hold(&self) -> Hold;
 }

@@ -51,7 +51,7 @@ impl BlocksConfig {
     /// the store's client repeats none, and gives each up after so long.
     ///
     /// # Errors
-    /// As [`BlocksConfig::objects`].
+    /// The same as [`BlocksConfig::objects`].
     pub fn objects_once(
         &self,
         timeout: Duration,

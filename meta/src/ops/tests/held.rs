@@ -9,7 +9,7 @@ use wire::{DumpNext, Reply, Request};
 
 use super::world::{Setup, World, in_world_of};
 use crate::{
-    Backup, Hold, Server,
+    Backup, Beside, Hold, Server,
     reclaim::notes::{Garbage, HeldFor},
     record::{Record as _, key},
 };
@@ -17,7 +17,7 @@ use crate::{
 /// Bases as a test says.
 struct Bases(Mutex<Hold>);
 
-impl Backup for Bases {
+impl Beside for Bases {
     fn problem(&self) -> Option<String> {
         None
     }
@@ -25,7 +25,9 @@ impl Backup for Bases {
     fn gauges(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+}
 
+impl Backup for Bases {
     fn hold(&self) -> Hold {
         *self.0.lock()
     }

@@ -1,10 +1,10 @@
 //! Logs of a database: batches that were written since its last table.
 //!
-//! Whoever opens a database may look at its newest log first ([`LogTail`]) and cut off the newest
-//! batches, as a power cut would have done. `cli` does, because a batch may have reached the disk
-//! before the blocks that it names. A journal reads all logs before a start ([`records_of`]), and
-//! the log of an open database while it grows ([`LogFollower`]). Only a cut changes anything: the
-//! length of one log.
+//! A program that opens a database may look at its newest log first ([`LogTail`]) and cut off the
+//! newest batches, as a power cut would have done. `cli` does, because a batch may have reached the
+//! disk before the blocks that it names. A journal reads all logs before a start ([`records_of`]),
+//! and the log of an open database while it grows ([`LogFollower`]). Only a cut changes anything:
+//! the length of one log.
 //!
 //! Always true: what is read is what RocksDB would read ([`format`]). Behind a fragment that is torn
 //! nothing counts.
