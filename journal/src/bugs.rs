@@ -16,4 +16,12 @@ pub(crate) enum Bug {
     BasesNotLookedAt,
     /// The last segment is collected as well, and in falling order (`collect`).
     CollectedFalling,
+    /// A journal is taken over though its owner has renewed its lease since (`fence`).
+    RenewalIgnored,
+    /// A journal is taken over before the lease of its owner has certainly ended (tests).
+    #[cfg(test)]
+    TakenEarly,
+    /// A lease counts from when a segment is known to be stored (tests).
+    #[cfg(test)]
+    LeaseFromStored,
 }

@@ -48,7 +48,8 @@ impl Journal {
             let reason = format!("it goes beyond base {base}, which says that it does not");
             return Err(Error::Malformed { number: first, reason });
         }
-        let fence_bytes = seal::sealed_bytes(segment::EMPTY_BYTES as u64);
+        // Renewals of a lease have an address, and are longer.
+        let fence_bytes = seal::sealed_bytes(segment::FENCE_BYTES as u64);
         let mut old = self.listed().await?;
         old.retain(|number, bytes| *number < first && *bytes > fence_bytes);
         let mut old: Vec<u64> = old.into_keys().collect();

@@ -73,6 +73,12 @@ pub enum Error {
         /// Run of its writer.
         run: u64,
     },
+    /// The journal goes on: its owner lives, and is not to be replaced. Nothing was put.
+    #[error("the journal goes on at segment {number}: its server still serves")]
+    GoesOn {
+        /// Number of the segment that was found.
+        number: u64,
+    },
     /// The journal does not reach back to what the caller has, or has been collected under it.
     /// Begin with a newer base.
     #[error(

@@ -6,7 +6,8 @@
 //!
 //! Race: an old owner may still put its segment at the number of the fence. Then this segment is a
 //! part of the chain, and the fence is put after it. Once the fence is there, an old owner finds it
-//! under the number that it needs, and halts (J1, J2).
+//! under the number that it needs, and halts (J1, J2). A caller that nobody has told that the old
+//! owner is gone takes over only where the chain ends at the segment whose lease it saw end.
 //!
 //! Race: the end of the chain may have been collected since the caller's base was made, and then
 //! the number of the fence was free because of that. The segment before is gone in this case, as
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use base::Random;
 
 use crate::{
-    Covered, Error, Header, Journal, Owner, Reader, Replica, Result, Times, Trouble, Writer,
+    Covered, Error, Header, Journal, Lease, Owner, Reader, Replica, Result, Times, Trouble, Writer,
     bugs::Bug,
     place::random_id,
     put::{Outcome, Putter},
@@ -37,6 +38,11 @@ pub struct Known {
     pub covered: Covered,
     /// The highest stable position that the roster has: the journal reaches so far.
     pub stable: u64,
+    /// The segment at which the journal must end for the caller to take it over: the lease that it
+    /// tells of has ended ([`Vigil`](crate::Vigil)). `None`: wherever it ends.
+    pub ends_at: Option<u64>,
+    /// Milliseconds of the caller's own lease, 0 for none; the fence tells of it.
+    pub lease_millis: u32,
 }
 
 /// A journal that was taken over.
@@ -50,7 +56,8 @@ pub struct Taken {
 /// Takes the journal over. Calls `told` when the store fails, and goes on without end.
 ///
 /// # Errors
-/// [`Error::Fenced`]: an equal or newer generation is there. [`Error::NeedsBase`]: the caller
+/// [`Error::Fenced`]: an equal or newer generation is there. [`Error::GoesOn`]: the journal does not
+/// end where it must. [`Error::NeedsBase`]: the caller
 /// restores a newer base and fences again. [`Error::Forked`]: the caller has more than the journal,
 /// and a later generation went on without it. [`Error::Behind`], [`Error::Broken`] and others: the
 /// store is a wrong or broken one.
@@ -74,12 +81,17 @@ pub async fn fence(
             return Err(Error::Behind { last, stable: known.stable });
         }
         let number = end.number + 1;
+        if known.ends_at.is_some_and(|at| at != end.number) && !journal.has(Bug::RenewalIgnored) {
+            return Err(Error::GoesOn { number: end.number });
+        }
+        let lease = Lease { millis: known.lease_millis, ..Lease::default() };
         let fence = Header {
             number,
             id: random_id(&*random),
             before: end.id.unwrap_or(0),
             first: last + 1,
             last,
+            lease,
             ..header(journal, owner, known.covered)
         };
         let parcel = parcel(journal, &fence, &[], &*random);
@@ -97,6 +109,7 @@ pub async fn fence(
                     id: fence.id,
                     last,
                     covered: known.covered,
+                    lease: fence.lease,
                     pending: None,
                     fenced: None,
                 };

@@ -17,6 +17,8 @@
 //! - J3: a fence counts only when the segment before is still there afterwards, and no base lies
 //!   beyond.
 //! - J4: conditional puts are tested before they are trusted.
+//! - A process takes over from another unasked only when the lease of that one has ended ([`Tenure`],
+//!   [`Vigil`]).
 //! - Only segments below the older of two complete bases of one generation are removed, in rising
 //!   order, and never the last one.
 
@@ -28,6 +30,7 @@ mod collect;
 mod conditional;
 mod error;
 mod fence;
+mod lease;
 mod place;
 mod put;
 mod reader;
@@ -43,10 +46,11 @@ pub use collect::Swept;
 pub use conditional::{check, time_put};
 pub use error::{Error, Fault, Result};
 pub use fence::{Known, Taken, fence};
+pub use lease::{Tenure, Verdict, Vigil};
 pub use place::Journal;
 pub use put::{Times, Trouble};
 pub use reader::Reader;
-pub use segment::{Covered, Header, RECORDS_BYTES_MAX, Record, Segment};
+pub use segment::{Covered, Header, Lease, RECORDS_BYTES_MAX, Record, Segment};
 pub use status::WriterStatus;
 pub use verify::Verified;
 pub use writer::{Appended, Writer};

@@ -5,7 +5,7 @@
 //! big-endian.
 //!
 //! ```text
-//!  4  version: 1
+//!  4  version: 2
 //! 16  id of the file system
 //!  8  id of the history
 //!  4  number of the member
@@ -18,6 +18,10 @@
 //!  8  last sequence number; an empty segment has first = last + 1
 //!  8  number of the newest complete base when the segment was written, 0 for none
 //!  8  last sequence number that this base covers
+//!  4  lease of the process in milliseconds, 0 for none
+//!  1  1 if the process has resigned, else 0
+//!  2  length of the address
+//!  n  the address at which the process serves, in UTF-8; empty in a fence
 //!  4  number of records
 //!  4  length of the records
 //!  n  the records, as one block of LZ4
@@ -26,19 +30,27 @@
 //! A record is its sequence number (8), the count of numbers that it has (4), the length of its
 //! batch (4), and the batch. Records of a segment follow each other without a gap.
 //!
+//! A segment of version 1 has no lease, no resignation and no address.
+//!
 //! Always true of a segment that was read: its records are within its bounds, and no length in it
 //! was trusted before it was compared with [`RECORDS_BYTES_MAX`] and with what is there.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 
 /// Version of segments.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version before leases.
+const VERSION_WITHOUT_LEASE: u32 = 1;
 /// Length of the records of a segment, before they are compressed.
 pub const RECORDS_BYTES_MAX: usize = 32 << 20;
-const HEADER_BYTES: usize = 4 + 16 + 8 + 4 + 8 + 8 + 8 + 16 + 16 + 8 + 8 + 8 + 8 + 4 + 4;
+const IDS_BYTES: usize = 4 + 16 + 8 + 4 + 8 + 8 + 8 + 16 + 16 + 8 + 8 + 8 + 8;
+const LEASE_BYTES: usize = 4 + 1 + 2;
+const LENGTHS_BYTES: usize = 4 + 4;
 const RECORD_HEADER_BYTES: usize = 8 + 4 + 4;
-/// Length of a segment without records: LZ4 has one byte for nothing.
-pub(crate) const EMPTY_BYTES: usize = HEADER_BYTES + 1;
+/// A longer address is cut off: who reads it only shows it.
+const ADDRESS_BYTES_MAX: usize = 300;
+/// Length of a segment without records and without an address: LZ4 has one byte for nothing.
+pub(crate) const FENCE_BYTES: usize = IDS_BYTES + LEASE_BYTES + LENGTHS_BYTES + 1;
 
 /// One record of the engine's log: a batch, or several that the engine merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +86,18 @@ pub struct Covered {
     pub position: u64,
 }
 
+/// The time for which the process that wrote a segment may serve, from when it began to put it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// Milliseconds; 0: the process serves whatever the journal does, and nobody may take over from
+    /// it unasked.
+    pub millis: u32,
+    /// The process serves no more: the lease has ended.
+    pub resigned: bool,
+    /// Where the process serves, for people; empty where it is not said.
+    pub address: String,
+}
+
 /// All of a segment but its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -99,10 +123,12 @@ pub struct Header {
     pub last: u64,
     /// The newest complete base when the segment was written.
     pub covered: Covered,
+    /// For how long the process may serve.
+    pub lease: Lease,
 }
 
 impl Header {
-    /// Whether the segment has no records, as a fence.
+    /// Whether the segment has no records, as a fence or a renewal of a lease.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first > self.last
@@ -129,7 +155,8 @@ impl Segment {
 
 /// Length of a segment's bytes when nothing in it can be compressed.
 pub(crate) fn bytes_max() -> usize {
-    HEADER_BYTES + lz4_flex::block::get_maximum_output_size(RECORDS_BYTES_MAX)
+    let records = lz4_flex::block::get_maximum_output_size(RECORDS_BYTES_MAX);
+    FENCE_BYTES + ADDRESS_BYTES_MAX + records
 }
 
 /// Writes a segment. The records fit the header, and are at most [`RECORDS_BYTES_MAX`] long.
@@ -143,7 +170,8 @@ pub(crate) fn encode(header: &Header, records: &[Record]) -> Vec<u8> {
         plain.put_slice(&record.batch);
     }
     let packed = lz4_flex::block::compress(&plain);
-    let mut out = Vec::with_capacity(HEADER_BYTES + packed.len());
+    let address = cut_off(&header.lease.address);
+    let mut out = Vec::with_capacity(FENCE_BYTES + address.len() + packed.len());
     out.put_u32(VERSION);
     out.put_u128(header.uuid);
     out.put_u64(header.history);
@@ -157,23 +185,37 @@ pub(crate) fn encode(header: &Header, records: &[Record]) -> Vec<u8> {
     out.put_u64(header.last);
     out.put_u64(header.covered.base);
     out.put_u64(header.covered.position);
+    out.put_u32(header.lease.millis);
+    out.put_u8(header.lease.resigned.into());
+    out.put_u16(u16::try_from(address.len()).expect("addresses are cut off"));
+    out.put_slice(address.as_bytes());
     out.put_u32(u32::try_from(records.len()).expect("records of 32 MiB are fewer"));
     out.put_u32(u32::try_from(plain.len()).expect("records are at most 32 MiB"));
     out.put_slice(&packed);
     out
 }
 
+/// An address, if it is not too long.
+fn cut_off(address: &str) -> &str {
+    let mut end = address.len().min(ADDRESS_BYTES_MAX);
+    while !address.is_char_boundary(end) {
+        end -= 1;
+    }
+    &address[..end]
+}
+
 /// Reads a segment; the error says what is wrong with its bytes.
 pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Record>), String> {
     let mut input = bytes;
-    let version = input.try_get_u32().map_err(|_| "its header is cut off".to_owned())?;
-    if version != VERSION {
+    let cut = || "its header is cut off".to_owned();
+    let version = input.try_get_u32().map_err(|_| cut())?;
+    if version != VERSION && version != VERSION_WITHOUT_LEASE {
         return Err(format!("its version is {version}, this program knows {VERSION}"));
     }
-    if bytes.len() < HEADER_BYTES {
-        return Err("its header is cut off".to_owned());
+    if bytes.len() < IDS_BYTES {
+        return Err(cut());
     }
-    let header = Header {
+    let mut header = Header {
         uuid: input.get_u128(),
         history: input.get_u64(),
         member: input.get_u32(),
@@ -185,7 +227,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Record>), String> {
         first: input.get_u64(),
         last: input.get_u64(),
         covered: Covered { base: input.get_u64(), position: input.get_u64() },
+        lease: Lease::default(),
     };
+    if version == VERSION {
+        header.lease = lease(&mut input).ok_or_else(cut)??;
+    }
+    if input.len() < LENGTHS_BYTES {
+        return Err(cut());
+    }
     let (count, len) = (input.get_u32() as usize, input.get_u32() as usize);
     if len > RECORDS_BYTES_MAX || count > len / RECORD_HEADER_BYTES {
         return Err(format!("it says that {count} records have {len} bytes"));
@@ -204,6 +253,21 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, Vec<Record>), String> {
         return Err("its records are not those that its header names".to_owned());
     }
     Ok((header, records))
+}
+
+/// Reads a lease; `None` where the bytes end too early.
+fn lease(input: &mut &[u8]) -> Option<Result<Lease, String>> {
+    let millis = input.try_get_u32().ok()?;
+    let resigned = input.try_get_u8().ok()?;
+    let len = usize::from(input.try_get_u16().ok()?);
+    let address = input.split_off(..len)?;
+    let lease = match (resigned, str::from_utf8(address)) {
+        (0 | 1, Ok(address)) => {
+            Ok(Lease { millis, resigned: resigned == 1, address: address.to_owned() })
+        }
+        _ => Err("its lease is not one".to_owned()),
+    };
+    Some(lease)
 }
 
 fn records(mut plain: Bytes, count: usize) -> Result<Vec<Record>, String> {
@@ -242,6 +306,7 @@ mod tests {
             first: 10,
             last: 12,
             covered: Covered { base: 13, position: 9 },
+            lease: Lease { millis: 9000, resigned: true, address: "a:1".to_owned() },
         }
     }
 
@@ -258,7 +323,7 @@ mod tests {
     #[test]
     fn a_segment_never_changes_its_bytes() {
         let golden = concat!(
-            "00000001",
+            "00000002",
             "00000000000000000000000000000102",
             "0000000000000003",
             "00000004",
@@ -271,13 +336,42 @@ mod tests {
             "000000000000000c",
             "000000000000000d",
             "0000000000000009",
+            "00002328",
+            "01",
+            "0003",
+            "613a31",
             "00000002",
             "00000025",
         );
         let bytes = encode(&header(), &some());
-        assert_eq!(hex(&bytes[..HEADER_BYTES]), golden);
-        assert_eq!(hex(&bytes[HEADER_BYTES..]), RECORDS);
+        assert_eq!(hex(&bytes[..RECORDS_AT]), golden);
+        assert_eq!(hex(&bytes[RECORDS_AT..]), RECORDS);
         assert_eq!(decode(&bytes), Ok((header(), some())));
+    }
+
+    /// Where the records of [`header`] begin.
+    const RECORDS_AT: usize = FENCE_BYTES - 1 + "a:1".len();
+
+    #[test]
+    fn a_segment_from_before_leases_has_none() {
+        let bytes = encode(&header(), &some());
+        let lease = IDS_BYTES..RECORDS_AT - LENGTHS_BYTES;
+        let mut old = [&bytes[..lease.start], &bytes[lease.end..]].concat();
+        old[3] = 1;
+        let header = Header { lease: Lease::default(), ..header() };
+        assert_eq!(decode(&old), Ok((header, some())));
+    }
+
+    #[test]
+    fn an_address_that_is_too_long_is_cut_off() {
+        let long = |address: &str| {
+            let lease = Lease { address: address.to_owned(), ..Lease::default() };
+            let bytes = encode(&Header { lease, ..header() }, &some());
+            decode(&bytes).unwrap().0.lease.address
+        };
+        assert_eq!(long(&"a".repeat(299)), "a".repeat(299));
+        assert_eq!(long(&"a".repeat(70_000)), "a".repeat(300));
+        assert_eq!(long(&"\u{20ac}".repeat(101)), "\u{20ac}".repeat(100));
     }
 
     const RECORDS: &str = "12000100e20a000000020000000570616e646f1400a0000c0000000100000000";
@@ -301,7 +395,7 @@ mod tests {
     #[test]
     fn hostile_lengths_are_refused_before_memory_is_taken() {
         let bytes = encode(&header(), &some());
-        for (at, what) in [(HEADER_BYTES - 8, "count"), (HEADER_BYTES - 4, "length")] {
+        for (at, what) in [(RECORDS_AT - 8, "count"), (RECORDS_AT - 4, "length")] {
             for value in [0, 1, u32::MAX, (32 << 20) + 1] {
                 let mut wrong = bytes.clone();
                 wrong[at..at + 4].copy_from_slice(&value.to_be_bytes());
@@ -336,7 +430,7 @@ mod tests {
     #[test]
     fn another_version_is_refused() {
         let mut bytes = encode(&header(), &some());
-        bytes[3] = 2;
-        assert!(decode(&bytes).unwrap_err().contains("its version is 2"));
+        bytes[3] = 3;
+        assert!(decode(&bytes).unwrap_err().contains("its version is 3"));
     }
 }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod interleaved;
+mod leases;
 mod stores;
 
 use std::{
@@ -46,6 +47,15 @@ fn place(store: &Arc<impl ObjectStore>) -> Place {
 
 fn journal(store: &Arc<impl ObjectStore>) -> Journal {
     Journal::new(place(store), (UUID, HISTORY), 0, key(), Duration::from_secs(1_000_000))
+}
+
+/// A journal whose requests end in time.
+fn any_place(store: &Arc<impl ObjectStore>) -> Journal {
+    Journal::new(place(store), (UUID, HISTORY), 0, key(), Duration::from_secs(3))
+}
+
+pub(crate) fn any_journal() -> Journal {
+    journal(&Arc::new(object_store::memory::InMemory::new()))
 }
 
 fn times() -> Times {

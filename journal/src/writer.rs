@@ -11,7 +11,7 @@ use std::sync::Arc;
 use base::Random;
 
 use crate::{
-    Covered, End, Error, Header, Journal, Owner, RECORDS_BYTES_MAX, Record, Result, Trouble,
+    Covered, End, Error, Header, Journal, Lease, Owner, RECORDS_BYTES_MAX, Record, Result, Trouble,
     WriterStatus,
     place::random_id,
     put::{Outcome, Parcel, Putter},
@@ -28,6 +28,7 @@ pub struct Writer {
     pub(crate) id: u128,
     pub(crate) last: u64,
     pub(crate) covered: Covered,
+    pub(crate) lease: Lease,
     /// A segment whose call was dropped before its end was known, and its last sequence number.
     pub(crate) pending: Option<(Parcel, u64)>,
     /// Whether a foreign segment was met: nothing more is put.
@@ -41,6 +42,9 @@ pub struct Appended {
     pub number: u64,
     /// Last sequence number that is stored.
     pub last: u64,
+    /// Whether a segment was stored that this call was the first to put: a lease counts from when
+    /// such a call began ([`Tenure`](crate::Tenure)).
+    pub renews: bool,
 }
 
 impl Writer {
@@ -62,13 +66,15 @@ impl Writer {
         if let Some((parcel, last)) = self.pending.take() {
             self.store(parcel, last, told).await?;
         }
+        let mut renews = false;
         let stored = records.iter().take_while(|record| record.last() <= self.last).count();
         let records = &records[stored..];
         if let (Some(first), Some(last)) = (records.first(), records.last()) {
             let parcel = self.parcel(first.sequence, last.last(), records)?;
             self.store(parcel, last.last(), told).await?;
+            renews = true;
         }
-        Ok(Appended { number: self.number, last: self.last })
+        Ok(Appended { number: self.number, last: self.last, renews })
     }
 
     fn parcel(&self, first: u64, last: u64, records: &[Record]) -> Result<Parcel> {
@@ -94,9 +100,42 @@ impl Writer {
             before: self.id,
             first,
             last,
+            lease: self.lease.clone(),
             ..header(self.journal(), self.owner, self.covered)
         };
         Ok(parcel(self.journal(), &header, records, &*self.random))
+    }
+
+    /// Says which lease segments tell of from now on.
+    pub fn set_lease(&mut self, lease: Lease) {
+        self.lease = lease;
+    }
+
+    /// Stores a segment without records, which tells of the lease. A segment that a dropped call has
+    /// left is stored instead, if there is one. Otherwise as [`Writer::append`].
+    ///
+    /// # Errors
+    /// As for [`Writer::append`].
+    pub async fn renew(&mut self, told: &(dyn Fn(Trouble<'_>) + Sync)) -> Result<Appended> {
+        let (parcel, last, renews) = match self.pending.take() {
+            Some((parcel, last)) => (parcel, last, false),
+            None => (self.empty(), self.last, true),
+        };
+        self.store(parcel, last, told).await?;
+        Ok(Appended { number: self.number, last: self.last, renews })
+    }
+
+    fn empty(&self) -> Parcel {
+        let header = Header {
+            number: self.number + 1,
+            id: random_id(&*self.random),
+            before: self.id,
+            first: self.last + 1,
+            last: self.last,
+            lease: self.lease.clone(),
+            ..header(self.journal(), self.owner, self.covered)
+        };
+        parcel(self.journal(), &header, &[], &*self.random)
     }
 
     async fn store(
@@ -173,6 +212,7 @@ pub(crate) fn header(journal: &Journal, owner: Owner, covered: Covered) -> Heade
         first: 1,
         last: 0,
         covered,
+        lease: Lease::default(),
     }
 }
 
