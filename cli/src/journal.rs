@@ -14,6 +14,7 @@
 //! with success any more.
 
 mod engine;
+pub(crate) mod recover;
 mod run;
 pub(crate) mod start;
 
@@ -25,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use ::journal::{Covered, Journal as Chain, Trouble, WriterStatus};
+use ::journal::{Covered, Journal as Chain, Tenure, Trouble, WriterStatus};
 use anyhow::ensure;
 use base::error::describe;
 use meta::Server;
@@ -39,9 +40,12 @@ use tokio::{
 pub(crate) use self::{
     engine::Journaled,
     run::Journal,
-    start::{Started, start},
+    start::{Started, Terms, start},
 };
-use crate::backups::{self, span};
+use crate::{
+    backups::{self, span},
+    system,
+};
 
 /// Time for which a store may fail before changes wait, and bytes that it may lack.
 const LAG_MAX: Duration = Duration::from_secs(10);
@@ -64,6 +68,8 @@ pub(crate) struct Ship {
     wake: Notify,
     /// Bytes of batches that were written, and that are in the journal.
     written: AtomicU64,
+    /// How long this process may serve.
+    tenure: Tenure,
     /// Newest complete base of this generation.
     based: watch::Sender<Based>,
     server: OnceLock<Server>,
@@ -122,7 +128,7 @@ struct Course {
 }
 
 impl Ship {
-    fn new(shown: String, generation: u64, shipped: u64, phase: Phase) -> Ship {
+    fn new(shown: String, generation: u64, tenure: Tenure, (shipped, phase): (u64, Phase)) -> Ship {
         Ship {
             shown,
             generation,
@@ -142,6 +148,7 @@ impl Ship {
             changed: Condvar::new(),
             wake: Notify::new(),
             written: AtomicU64::new(0),
+            tenure,
             based: watch::Sender::new(Based::default()),
             server: OnceLock::new(),
             chain: OnceLock::new(),
@@ -304,6 +311,8 @@ impl Ship {
         (course.phase, course.shipped) = (Phase::InForce, position);
         course.shipped_bytes = course.base.take().unwrap_or_default();
         drop(course);
+        // Before a segment tells of it.
+        self.tenure.bind(system::since_boot());
         tracing::info!(position, "the journal is in force");
         self.wake.notify_one();
     }
@@ -359,12 +368,24 @@ impl Ship {
     }
 }
 
+impl meta::Journal for Ship {
+    fn may_serve(&self) -> bool {
+        self.tenure.holds(system::since_boot())
+    }
+}
+
 impl meta::Beside for Ship {
     fn problem(&self) -> Option<String> {
         let (time, _) = self.lag();
         let course = self.course.lock();
         let shown = &self.shown;
-        let waits = if time > LAG_MAX { "; changes wait for it" } else { "" };
+        let waits = if !self.tenure.holds(system::since_boot()) {
+            "; the lease has ended: nobody is served"
+        } else if time > LAG_MAX {
+            "; changes wait for it"
+        } else {
+            ""
+        };
         match (course.phase, &course.fails) {
             (Phase::Begins, _) => Some(format!(
                 "the journal at {shown} begins with the first base: until then, what is stable is \
@@ -383,6 +404,7 @@ impl meta::Beside for Ship {
     }
 
     fn gauges(&self) -> Vec<(&'static str, u64)> {
+        let left = self.tenure.left(system::since_boot()).unwrap_or_default();
         let (time, bytes) = self.lag();
         let course = self.course.lock();
         let status = &course.status;
@@ -392,6 +414,7 @@ impl meta::Beside for Ship {
             ("journal_in_force", u64::from(course.phase == Phase::InForce)),
             ("journal_generation", self.generation),
             ("journal_segment", status.number),
+            ("journal_lease_left_nanos", nanos(left)),
             ("journal_lag_nanos", nanos(time)),
             ("journal_lag_bytes", bytes),
             ("journal_puts", status.puts),
@@ -409,7 +432,7 @@ fn failed(why: String) -> Error {
 }
 
 /// The URL of a journal for people.
-fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     backups::without_options(url)
 }
 

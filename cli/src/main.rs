@@ -33,6 +33,7 @@ mod panics;
 mod server;
 mod serving;
 mod signals;
+mod standby;
 mod system;
 mod terminal;
 mod trace;

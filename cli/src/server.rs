@@ -40,10 +40,10 @@ use crate::{
     backups::{self, Backups},
     block_trial,
     certificates::{self, Certificates, Files},
-    data::{self, DataDir, Kept},
+    data::{self, DataDir, Kept, KeptBackup},
     failure::usage,
     http::{self, Phase},
-    journal::{self, Journal, Ship, Started},
+    journal::{self, Journal, Ship, Started, Terms},
     memory,
     near::Near,
     panics,
@@ -67,6 +67,7 @@ const KEEPALIVE_TRIES: u32 = 4;
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Options of a server.
+#[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) listen: Listen,
     /// Address of the status page; `None`: there is none.
@@ -100,6 +101,8 @@ pub(crate) struct Options {
     pub(crate) alone: Duration,
     /// The operator's word on the data directory.
     pub(crate) word: Word,
+    /// The segment at which the journal was seen to end, of a server that has stood by.
+    pub(crate) ends_at: Option<u64>,
     /// Added to round trips to other servers, for measurements.
     pub(crate) peer_rtt: Duration,
 }
@@ -128,6 +131,7 @@ pub(crate) const CLUSTER_LEASE: Duration = Duration::from_secs(3);
 pub(crate) const ALONE: Duration = Duration::from_secs(600);
 
 /// An address to listen on.
+#[derive(Clone)]
 pub(crate) struct Listen {
     pub(crate) address: String,
     /// When the address is taken, a free port will do.
@@ -139,7 +143,7 @@ pub(crate) struct Listen {
 }
 
 /// How connections are encrypted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tls {
     /// No client talks in clear, this machine's programs neither.
     pub(crate) only: bool,
@@ -365,7 +369,7 @@ impl Running {
             backups.stop();
         }
         if let Some((_, journal)) = self.journal.take() {
-            journal.stop();
+            journal.stop(synced.is_ok() && !halted);
         }
         synced.context("cannot make the last changes stable")?;
         tracing::info!("stopped: all that was answered is on stable storage");
@@ -474,7 +478,7 @@ fn open(
     let (engine, journaled, journal) = match journal {
         Some(kept) => {
             let Started { engine, journaled, ship, journal } =
-                journal::start(data, &blocks, &store, &kept.url)?;
+                journal::start(data, &blocks, &store, &terms(kept, options, address))?;
             (engine, journaled as Arc<dyn Engine>, Some((ship, journal)))
         }
         None => {
@@ -500,7 +504,7 @@ fn open(
         limits: limits(data, options),
         cluster: cluster(data, options, (address, certificates))?,
         backup,
-        journal: ship.clone().map(|ship| ship as Arc<dyn meta::Beside>),
+        journal: ship.clone().map(|ship| ship as Arc<dyn meta::Journal>),
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let server = Server::open(journaled, blocks, options, clock, random)
@@ -509,6 +513,15 @@ fn open(
         ship.serves(server.clone());
     }
     Ok(Opened { server, engine, journal })
+}
+
+fn terms(kept: &KeptBackup, options: &Options, address: SocketAddr) -> Terms {
+    Terms {
+        url: kept.url.clone(),
+        address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
+        lease: kept.journal_lease(),
+        ends_at: options.ends_at,
+    }
 }
 
 /// A server that was opened, and what it stands on.
@@ -614,13 +627,16 @@ pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
 /// Whether a server of several could listen where it is to: an error that comes before anything
 /// else is done.
 pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
+    let address = try_bind(options)?;
+    address.map_or(Ok(()), |address| is_reached(address, options))
+}
+
+/// Whether a server could listen where it is to. Returns the address for clients, for as long as
+/// nobody else takes it.
+pub(crate) fn try_bind(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
     let addresses = std::iter::once(&options.listen).chain(&options.http);
     let bound: Vec<_> = addresses.map(bind).collect::<anyhow::Result<_>>()?;
-    if let Some(listener) = bound.first() {
-        is_reached(listener.local_addr()?, options)?;
-    }
-    drop(bound);
-    Ok(())
+    Ok(bound.first().map(TcpListener::local_addr).transpose()?)
 }
 
 fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {

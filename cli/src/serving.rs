@@ -42,6 +42,7 @@ impl Serving {
             |listen: Listen, address: SocketAddr| Listen { address: address.to_string(), ..listen };
         options.listen = fixed(options.listen, running.address);
         options.word = meta::Word::default();
+        options.ends_at = None;
         options.http = options.http.zip(running.http).map(|(listen, http)| fixed(listen, http));
         Ok(Serving { data: data.to_owned(), options, running: Some(running) })
     }

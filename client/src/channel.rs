@@ -444,6 +444,12 @@ impl Channel {
         !inner.out.is_empty() || inner.order != Order::Send
     }
 
+    /// Whether calls were sent that have no answer yet.
+    pub(crate) fn has_sent(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.slots.iter().any(|slot| matches!(slot.state, State::Sent))
+    }
+
     /// Appends a request whose answer no caller waits for.
     pub(crate) fn put_unheard(&self, call: u64, request: &Request) {
         put_unheard(&mut self.inner.lock(), self.server, call, request);

@@ -28,6 +28,10 @@ use crate::channel::{BYE, Channel, NOBODY, Order};
 const READ_BYTES: usize = 64 << 10;
 /// Ticks of silence, each a third of a lease, after which the server is gone.
 const SILENT_TICKS_MAX: u32 = 3;
+/// Pause between two looks for answers, where another server may take this one's place.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// Looks without an answer after which the server is gone. It is asked at the second.
+const SILENT_LOOKS_MAX: u32 = 5;
 /// A buffer that has grown beyond this is given back once it is written.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
@@ -68,21 +72,30 @@ pub(crate) struct Connection<'a> {
     sent: bool,
     heard: bool,
     silent_ticks: u32,
+    /// Looks whether the server is silent while calls wait, where another one may take its place.
+    look: Option<Interval>,
+    silent_looks: u32,
     replies: Vec<(ReplyHeader, Answer)>,
     wakers: Vec<Waker>,
 }
 
+fn every(period: Duration) -> Interval {
+    let mut interval = interval_at(Instant::now() + period, period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
 impl<'a> Connection<'a> {
-    /// A connection that was opened and attached; `inbox` holds what was read beyond that.
+    /// A connection that was opened and attached; `inbox` holds what was read beyond that. One that
+    /// hurries ends when the server is silent for seconds while calls wait.
     pub(crate) fn new(
         channel: &'a Channel,
         stream: Box<dyn Stream>,
         inbox: BytesMut,
         lease: Duration,
+        hurries: bool,
     ) -> Connection<'a> {
-        let period = (lease / SILENT_TICKS_MAX).max(Duration::from_millis(1));
-        let mut tick = interval_at(Instant::now() + period, period);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let tick = every((lease / SILENT_TICKS_MAX).max(Duration::from_millis(1)));
         Connection {
             channel,
             stream,
@@ -97,6 +110,8 @@ impl<'a> Connection<'a> {
             sent: false,
             heard: false,
             silent_ticks: 0,
+            look: hurries.then(|| every(LOOK_PERIOD)),
+            silent_looks: 0,
             replies: Vec::new(),
             wakers: Vec::new(),
         }
@@ -120,6 +135,9 @@ impl<'a> Connection<'a> {
         while self.tick.poll_tick(cx).is_ready() {
             self.beat()?;
         }
+        while self.look.as_mut().is_some_and(|look| look.poll_tick(cx).is_ready()) {
+            self.look()?;
+        }
         self.write(cx)
     }
 
@@ -137,15 +155,20 @@ impl<'a> Connection<'a> {
                 Poll::Pending => return Ok(()),
             }
             self.heard = true;
+            self.silent_looks = 0;
             while let Some(frame) = take_frame(&mut self.inbox)? {
                 let (header, answer) = ReplyHeader::take(&frame)?;
                 if header.call == BYE {
                     return Err(Ended::Closed);
                 }
-                if header.call == NOBODY
-                    && let Some(asked) = self.pinged.take()
-                {
-                    self.channel.extend_lease(asked, self.lease);
+                if header.call == NOBODY {
+                    // Such a server keeps nothing for us any more, and another one may.
+                    if matches!(answer, Answer::Halted) {
+                        return Err(Ended::Reopen);
+                    }
+                    if let Some(asked) = self.pinged.take() {
+                        self.channel.extend_lease(asked, self.lease);
+                    }
                 }
                 self.replies.push((header, answer));
             }
@@ -169,6 +192,23 @@ impl<'a> Connection<'a> {
         }
         self.sent = false;
         self.heard = false;
+        Ok(())
+    }
+
+    /// Asks a server that leaves calls without an answer whether it is there.
+    fn look(&mut self) -> Result<(), Ended> {
+        if self.closing || !self.channel.has_sent() {
+            self.silent_looks = 0;
+            return Ok(());
+        }
+        self.silent_looks += 1;
+        if self.silent_looks > SILENT_LOOKS_MAX {
+            return Err(Ended::Silent);
+        }
+        if self.silent_looks == 2 {
+            self.pinged.get_or_insert_with(Instant::now);
+            self.channel.put_unheard(NOBODY, &Request::Ping);
+        }
         Ok(())
     }
 

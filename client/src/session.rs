@@ -40,6 +40,8 @@ use crate::{
 /// A server that is not reached, or does not answer, is given up after this, or earlier: see
 /// [`patience`].
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The same in the first round through several addresses.
+const PATIENCE_FIRST: Duration = Duration::from_secs(1);
 /// Number of attempts to resume a session within a lease.
 const ATTEMPTS_A_LEASE: u32 = 3;
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
@@ -115,12 +117,18 @@ pub(crate) async fn open(
 ) -> Result<Opened, Error> {
     let mut pauses = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
     let (mut told, mut distrusted) = (false, 0);
+    // Each server of several has one address.
+    let is_one_of_several = past.is_some_and(|past| past.welcome.map.servers.len() > 1);
+    let mut round = Round::new(if is_one_of_several { 1 } else { config.addresses.len() });
     let mut elsewhere = None;
     while let Some(address) = elsewhere.take().or_else(&mut address) {
         if closing() {
             return Err(Error::Closed);
         }
-        let failed = match attempt(config, &address, past, complete, &mut claims).await {
+        let patience = patience(past).min(round.patience());
+        round.next();
+        let of = (&*address, patience);
+        let failed = match attempt(config, of, past, complete, &mut claims).await {
             Ok(opened) => return Ok(opened),
             Err(Failed::Refused(reason)) if past.is_none() || reason != TLS_ONLY => {
                 return Err(Error::refused(reason));
@@ -185,14 +193,40 @@ pub(crate) fn in_turn(config: &Config) -> impl FnMut() -> Option<String> {
     move || addresses.next().cloned()
 }
 
+/// How long an attempt may take where there are others to make: a machine that is gone answers
+/// nothing, and must not be waited for while another one serves in its place.
+struct Round {
+    addresses: usize,
+    attempts: usize,
+}
+
+impl Round {
+    fn new(addresses: usize) -> Round {
+        Round { addresses, attempts: 0 }
+    }
+
+    fn next(&mut self) {
+        self.attempts += 1;
+    }
+
+    /// Twice as long in each round through the addresses.
+    fn patience(&self) -> Duration {
+        if self.addresses < 2 {
+            return SILENCE_MAX;
+        }
+        let rounds = u32::try_from(self.attempts / self.addresses).unwrap_or(u32::MAX);
+        PATIENCE_FIRST.saturating_mul(1 << rounds.min(8)).min(SILENCE_MAX)
+    }
+}
+
 async fn attempt(
     config: &Config,
-    address: &str,
+    (address, patience): (&str, Duration),
     past: Option<&Past>,
     complete: bool,
     claims: &mut impl FnMut(&Welcome) -> Claims,
 ) -> Result<Opened, Failed> {
-    let mut talk = Talk::begin(config, address, patience(past)).await?;
+    let mut talk = Talk::begin(config, address, patience).await?;
     let asked = Instant::now();
     let (welcome, version) = talk.hello(config, past).await?;
     if complete && welcome.map.servers.is_empty() {
@@ -470,7 +504,8 @@ async fn serve(core: &Arc<Core>, server: u16, opened: Opened) -> Ended {
         core.channels.are_several().then(|| Duration::from_millis(welcome.commit_ms));
     let incarnation = welcome.incarnation;
     channel.attach(Attach { incarnation, lost, forgot, commit_interval });
-    let mut connection = Connection::new(channel, stream, inbox, lease);
+    let hurries = !core.channels.are_several() && core.config.addresses.len() > 1;
+    let mut connection = Connection::new(channel, stream, inbox, lease, hurries);
     let spawner = Arc::clone(core);
     connection.run(move || spawner.adopt_orphans(server)).await
 }

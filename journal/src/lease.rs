@@ -21,40 +21,62 @@ use crate::Header;
 
 /// A part of a lease that is waited for besides: two clocks differ by less.
 const MARGIN: u32 = 8;
-/// End of a lease that was given up.
+/// End of a lease that was given up, and of one that does not count yet.
 const RESIGNED: u64 = 0;
+const UNBOUND: u64 = u64::MAX;
 
 /// How long a process may serve.
 #[derive(Debug)]
 pub struct Tenure {
-    /// `None`: whatever the journal does.
     lease: Option<Duration>,
     /// When the lease ends, in nanoseconds; [`RESIGNED`] is for good.
     ends: AtomicU64,
 }
 
 impl Tenure {
-    /// The tenure of a process whose fence has told of a lease, and which began to put it then.
+    /// The tenure of a process that has told nobody of a lease: it may serve whatever the journal
+    /// does. `lease` is the length of the one that it tells of later.
     #[must_use]
-    pub fn new(lease: Option<Duration>, begun: Duration) -> Tenure {
-        let tenure = Tenure { lease, ends: AtomicU64::new(1) };
-        tenure.extend(begun);
-        tenure
+    pub fn unbound(lease: Option<Duration>) -> Tenure {
+        Tenure { lease, ends: AtomicU64::new(UNBOUND) }
     }
 
-    /// The length of the lease, if there is one.
+    /// The length of the lease, if there is to be one.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
+    /// Milliseconds of the lease that segments tell of from now on; 0 for none.
+    #[must_use]
+    pub fn millis(&self) -> u32 {
+        if self.ends.load(Ordering::Acquire) == UNBOUND {
+            return 0;
+        }
+        self.lease.map_or(0, |lease| u32::try_from(lease.as_millis()).unwrap_or(u32::MAX))
+    }
+
+    /// Has the lease count: before the first segment is put that tells of it.
+    pub fn bind(&self, now: Duration) {
+        if let Some(ends) = self.ends_after(now) {
+            let is_unbound = |before: u64| (before == UNBOUND).then_some(ends);
+            // One that counts already, or was given up, stays.
+            let _ = self.ends.fetch_update(Ordering::AcqRel, Ordering::Acquire, is_unbound);
+        }
+    }
+
     /// A segment is stored, by a call that began then and was the first to put it.
     pub fn extend(&self, begun: Duration) {
-        let Some(lease) = self.lease else { return };
-        let ends = u64::try_from((begun + lease).as_nanos()).unwrap_or(u64::MAX);
-        let later = |before: u64| (before != RESIGNED && before < ends).then_some(ends);
-        // It stays as it is where it is later, or was given up.
-        let _ = self.ends.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        if let Some(ends) = self.ends_after(begun) {
+            let later = |before: u64| (before != RESIGNED && before < ends).then_some(ends);
+            // It stays as it is where it is later, or was given up.
+            let _ = self.ends.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        }
+    }
+
+    fn ends_after(&self, begun: Duration) -> Option<u64> {
+        let ends = begun + self.lease?;
+        Some(u64::try_from(ends.as_nanos()).unwrap_or(UNBOUND - 1))
     }
 
     /// The process serves no more.
@@ -65,18 +87,14 @@ impl Tenure {
     /// Whether the process may serve.
     #[must_use]
     pub fn holds(&self, now: Duration) -> bool {
-        let ends = self.ends.load(Ordering::Acquire);
-        match self.lease {
-            None => ends != RESIGNED,
-            Some(_) => now < Duration::from_nanos(ends),
-        }
+        now < Duration::from_nanos(self.ends.load(Ordering::Acquire))
     }
 
-    /// How long the process may still serve; `None` without a lease.
+    /// How long the process may still serve; `None` while no lease counts.
     #[must_use]
     pub fn left(&self, now: Duration) -> Option<Duration> {
-        let ends = Duration::from_nanos(self.ends.load(Ordering::Acquire));
-        self.lease.map(|_| ends.saturating_sub(now))
+        let ends = self.ends.load(Ordering::Acquire);
+        (ends != UNBOUND).then(|| Duration::from_nanos(ends).saturating_sub(now))
     }
 }
 
@@ -142,7 +160,12 @@ mod tests {
 
     #[test]
     fn a_tenure_ends_a_lease_after_the_last_segment_was_begun() {
-        let tenure = Tenure::new(Some(3 * SECOND), 10 * SECOND);
+        let tenure = Tenure::unbound(Some(3 * SECOND));
+        tenure.extend(SECOND);
+        assert_eq!((tenure.millis(), tenure.left(SECOND)), (0, None));
+        tenure.bind(10 * SECOND);
+        tenure.bind(12 * SECOND);
+        assert_eq!(tenure.millis(), 3000);
         assert!(tenure.holds(12 * SECOND));
         assert!(!tenure.holds(13 * SECOND));
         tenure.extend(12 * SECOND);
@@ -159,7 +182,8 @@ mod tests {
 
     #[test]
     fn without_a_lease_a_process_serves_until_it_resigns() {
-        let tenure = Tenure::new(None, SECOND);
+        let tenure = Tenure::unbound(None);
+        tenure.bind(SECOND);
         assert!(tenure.holds(1000 * SECOND));
         assert_eq!(tenure.left(SECOND), None);
         tenure.resign();

@@ -105,7 +105,7 @@ pub(crate) fn execute(
         let result = ops::observe::standing(shared, ask, now).map(Reply::Standing);
         return finish(shared, incoming, reply, result);
     }
-    if shared.is_halted() {
+    if shared.is_halted() || shared.may_be_replaced() {
         connection.reply(reply, &Answer::Halted);
         return Outcome::Answered(Verdict::Halted);
     }

@@ -84,7 +84,8 @@ pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use problem::{OpenError, Problem};
 pub use server::{
-    Backup, Beside, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
+    Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
+    ServerOptions, Space,
 };
 pub use space_guard::FreeBytes;
 pub use unsynced::kept;

@@ -64,7 +64,8 @@ use crate::{
 pub(crate) use counters::Counters;
 pub(crate) use inos::InoCounters;
 pub use options::{
-    Backup, Beside, Durability, Hold, Limits, MemoryBudget, Offload, Process, ServerOptions, Space,
+    Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
+    ServerOptions, Space,
 };
 
 /// The state that all cores share.
@@ -202,7 +203,13 @@ impl Shared {
     /// Whether answers must not leave that are ready: the server was held up for so long that
     /// another process may serve in its place. What was executed stays, untold.
     pub(crate) fn is_late(&self) -> bool {
-        self.is_cut_off() && !self.bugs.has(Bug::LateAnswersLeave)
+        (self.is_cut_off() || self.may_be_replaced()) && !self.bugs.has(Bug::LateAnswersLeave)
+    }
+
+    /// Whether another process may serve in the place of this one by now: then this one is as one
+    /// that has halted, until its journal says that nobody does.
+    pub(crate) fn may_be_replaced(&self) -> bool {
+        self.options.journal.as_ref().is_some_and(|journal| !journal.may_serve())
     }
 
     /// The settings of the whole file system.

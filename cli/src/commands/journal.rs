@@ -1,24 +1,22 @@
 //! `pando journal`: the journal of a server in an object store is tested, read, and gone on with.
 
-use std::{
-    cmp::Reverse,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{cell::RefCell, path::PathBuf, process::ExitCode};
 
 use ::backup::{Base, Key, Place};
-use ::journal::{Error, Journal, Reader, Replica, Verified, check, time_put};
-use anyhow::{Context as _, anyhow, bail, ensure};
+use ::journal::{Verified, check, time_put};
+use anyhow::{Context as _, ensure};
 use clap::Subcommand;
 use indicatif::ProgressBar;
-use store::{Engine as _, RocksEngine};
+use tokio::runtime::Runtime;
 
-use super::backup::{From, ambiguous, bar, described, history, place_url, tell};
+use super::backup::{From, ambiguous, bar, described, history, place_url};
 use crate::{
-    backups::{self, address, variables},
+    backups::{self, variables},
     connect,
-    data::{self, BackupProgress, JournalNote, Kept, KeptBackup, Restored},
-    journal::start::{MEMBER, REQUEST_TIMEOUT, apply},
+    journal::{
+        recover::{Recovered, Source, Watch},
+        start::REQUEST_TIMEOUT,
+    },
     output,
     system::SystemRandom,
 };
@@ -127,39 +125,26 @@ impl Check {
 }
 
 impl Which {
-    /// The bases of the one history that has a journal, the newest first.
-    async fn bases(&self, place: &Place, key: &Key) -> anyhow::Result<Vec<Base>> {
-        let mut bases = place.bases(key, self.history.as_deref()).await?;
-        bases.retain(|base| base.manifest.generation > 0);
-        if bases.is_empty() {
-            bail!("there is no base of a server with a journal: nothing can be recovered");
-        }
-        Base::must_be_of_one_history(&bases).map_err(|error| ambiguous(error, "a journal"))?;
-        bases.reverse();
-        Ok(bases)
+    fn bases(&self, source: &Source<'_>, runtime: &Runtime) -> anyhow::Result<Vec<Base>> {
+        let bases = runtime.block_on(source.bases(self.history.as_deref()));
+        bases.map_err(|error| match error.downcast() {
+            Ok(error) => ambiguous(error, "a journal"),
+            Err(error) => error,
+        })
     }
 
-    /// The journal that a base belongs to.
-    fn journal(&self, base: &Base, key: &Key) -> anyhow::Result<Journal> {
-        let place = Place::open_once(&self.from.from, variables(), REQUEST_TIMEOUT)?;
-        let (uuid, history) = ids(base)?;
-        Ok(Journal::new(place, (uuid, history), MEMBER, key.clone(), REQUEST_TIMEOUT))
+    fn source<'a>(&'a self, (place, key): &'a (Place, Key)) -> Source<'a> {
+        Source { url: &self.from.from, place, key }
     }
-}
-
-/// Ids of the file system and of the history.
-fn ids(base: &Base) -> anyhow::Result<(u128, u64)> {
-    let uuid = u128::from_str_radix(&base.manifest.uuid.replace('-', ""), 16);
-    let history = u64::from_str_radix(&base.manifest.history, 16);
-    Ok((uuid.context("a base names no file system")?, history.context("a base has no history")?))
 }
 
 impl Verify {
     fn run(&self) -> anyhow::Result<()> {
-        let (place, key) = self.which.from.open()?;
-        let verified = connect::runtime()?.block_on(async {
-            let bases = self.which.bases(&place, &key).await?;
-            let journal = self.which.journal(&bases[0], &key)?;
+        let opened = self.which.from.open()?;
+        let (source, runtime) = (self.which.source(&opened), connect::runtime()?);
+        let bases = self.which.bases(&source, &runtime)?;
+        let journal = source.journal(&bases[0])?;
+        let verified = runtime.block_on(async {
             let bar = ProgressBar::new_spinner();
             let verified = journal
                 .verify(&|so_far: &Verified| {
@@ -184,93 +169,51 @@ impl Verify {
 
 impl Recover {
     fn run(&self) -> anyhow::Result<()> {
-        let (place, key) = self.which.from.open()?;
-        let runtime = connect::runtime()?;
-        let mut bases = runtime.block_on(self.which.bases(&place, &key))?;
-        let newest = bases.iter().map(|base| base.manifest.number).max().unwrap_or_default();
-        bases.retain(Base::is_complete);
-        // An old server may be late with a base.
-        bases.sort_by_key(|base| Reverse((base.manifest.generation, base.manifest.number)));
-        for base in bases {
-            let bar = bar(&base);
-            let mut end = 0;
-            let mut complete = |path: &Path, engine: &RocksEngine| {
-                end = runtime.block_on(self.complete(path, engine, &base, &key))?;
-                let progress = BackupProgress::read(path)?.context("backup.json is gone")?;
-                BackupProgress { newest: progress.newest.max(newest), ..progress }.write(path)
-            };
-            let restored = Restored::Successor(&mut complete);
-            let done = data::restore(&self.data, &key, restored, |folder| {
-                let told = |done| tell(&bar, done);
-                Ok(runtime.block_on(place.restore(&base, &key, folder, &told))?)
-            });
+        let opened = self.which.from.open()?;
+        let (source, runtime) = (self.which.source(&opened), connect::runtime()?);
+        let bases = self.which.bases(&source, &runtime)?;
+        let bars = Bars::default();
+        let recovered = source.recover(bases, &self.data, &runtime, &bars);
+        bars.clear();
+        let Recovered { name, base, end } = recovered?;
+        let data = self.data.display();
+        output::print(&format!(
+            "recovered {name} in {data}: {}, and the journal up to change {end}\n\
+             serve it with `pando serve --data {data}`",
+            described(&base)
+        ))
+    }
+}
+
+/// Shows the steps of a recovery.
+#[derive(Default)]
+struct Bars(RefCell<Option<ProgressBar>>);
+
+impl Bars {
+    fn clear(&self) {
+        if let Some(bar) = self.0.take() {
             bar.finish_and_clear();
-            match done {
-                Ok((name, _)) => {
-                    let data = self.data.display();
-                    return output::print(&format!(
-                        "recovered {name} in {data}: {}, and the journal up to change {end}\n\
-                         serve it with `pando serve --data {data}`",
-                        described(&base)
-                    ));
-                }
-                Err(error) => match error.downcast_ref() {
-                    Some(
-                        Error::NeedsBase { .. }
-                        | Error::Forked { .. }
-                        | Error::Broken { .. }
-                        | Error::Missing(_)
-                        | Error::Altered(_),
-                    ) => {
-                        let base = base.manifest.number;
-                        tracing::warn!(base, error = format!("{error:#}"), "a base does not fit");
-                    }
-                    Some(_) | None => return Err(error),
-                },
-            }
         }
-        Err(anyhow!("no complete base leads to the end of the journal"))
+    }
+}
+
+impl Watch for Bars {
+    fn reads(&self, base: &Base, bytes: u64) -> anyhow::Result<()> {
+        self.0.borrow_mut().get_or_insert_with(|| bar(base)).set_position(bytes);
+        Ok(())
     }
 
-    /// Brings a restored engine to the end of the journal, and notes where that is. Returns the last
-    /// change.
-    async fn complete(
-        &self,
-        path: &Path,
-        engine: &RocksEngine,
-        base: &Base,
-        key: &Key,
-    ) -> anyhow::Result<u64> {
-        let manifest = &base.manifest;
-        let journal = self.which.journal(base, key)?;
-        let replica = Replica { generation: manifest.generation, position: engine.position() };
-        // The copy may have more than the base says: what was written while it was made.
-        let position = replica.position;
-        let mut reader = Reader::new(journal.clone(), manifest.segment, replica);
-        let bar = ProgressBar::new_spinner();
-        while let Some(segment) = reader.next().await? {
-            bar.set_message(format!("segment {} of the journal", segment.header.number));
+    fn applies(&self, segment: u64) -> anyhow::Result<()> {
+        let mut shown = self.0.borrow_mut();
+        if shown.as_ref().is_none_or(|bar| bar.length().is_some())
+            && let Some(before) = shown.replace(ProgressBar::new_spinner())
+        {
+            before.finish_and_clear();
+        }
+        if let Some(bar) = &*shown {
+            bar.set_message(format!("segment {segment} of the journal"));
             bar.tick();
-            apply(engine, segment)?;
         }
-        bar.finish_and_clear();
-        let end = reader.end();
-        if journal.beyond(end.number).await?.is_some() {
-            return Err(Error::NeedsBase { number: end.number + 1, position }.into());
-        }
-        let (uuid, history) = ids(base)?;
-        let url = &*self.which.from.from;
-        JournalNote {
-            segment: manifest.segment,
-            base: manifest.number,
-            position,
-            ..JournalNote::begin(url, uuid, history, end.owner.generation)
-        }
-        .write(path)?;
-        let of = (&*address(url), &*key.id());
-        BackupProgress::of_successor(of, history, manifest.number).write(path)?;
-        let backup = Some(KeptBackup { journal: true, ..KeptBackup::at(url) });
-        Kept { backup, ..Kept::default() }.write(path)?;
-        Ok(engine.position())
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! `pando serve`: serve a file system.
 
+mod standby;
+
 use std::{
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -21,7 +23,6 @@ use crate::{
     memory::{self, MemoryOption},
     notify, output,
     server::{self, Listen, Options, Role, Running, Tls},
-    serving::Serving,
     signals::Stop,
     trace::TraceArgs,
     values,
@@ -53,6 +54,8 @@ pub(crate) struct Args {
     data: PathBuf,
     #[command(flatten)]
     cluster: ClusterArgs,
+    #[command(flatten)]
+    standby: standby::StandbyArgs,
     #[command(flatten)]
     serve: ServeArgs,
 }
@@ -169,6 +172,12 @@ struct BackupArgs {
     /// Each `fsync` waits for a put. `off` ends the journal [default: what DIR keeps].
     #[arg(long, value_name = "URL|off", value_parser = backup_url)]
     journal: Option<String>,
+    /// Serve only for this long after the journal was last written, so that a server with --standby
+    /// may take over when it was not for longer. While the store is away for longer nobody is
+    /// served. Choose several times what a slow put takes (`pando journal check`). `off`: serve
+    /// whatever the store does, and have nobody take over [default: what DIR keeps, or off].
+    #[arg(long, value_name = "TIME|off", value_parser = journal_lease)]
+    journal_lease: Option<Duration>,
     /// Make a base this often, if something has changed [default: what DIR keeps, or 5m].
     #[arg(long, value_name = "TIME", value_parser = backup_every)]
     backup_every: Option<Duration>,
@@ -179,6 +188,8 @@ struct BackupArgs {
 }
 
 const BACKUP_OFF: &str = "off";
+const JOURNAL_LEASE_MIN: Duration = Duration::from_secs(1);
+const JOURNAL_LEASE_MAX: Duration = Duration::from_secs(600);
 
 impl BackupArgs {
     /// The backups of this start, where the directory keeps those of the last one.
@@ -212,11 +223,20 @@ impl BackupArgs {
         };
         let every = before.as_ref().map(|before| before.every_seconds);
         let keep = before.as_ref().map(|before| before.keep_seconds);
+        let lease = match self.journal_lease {
+            _ if journal.is_none() => 0,
+            Some(lease) => u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            None => before.as_ref().map_or(0, |before| before.journal_lease_ms),
+        };
+        if lease == 0 && self.journal_lease.is_some_and(|lease| !lease.is_zero()) {
+            return Err(usage("--journal-lease needs --journal URL"));
+        }
         let unsaid = KeptBackup::at(&url);
         Ok(Some(KeptBackup {
             every_seconds: seconds(self.backup_every, every, unsaid.every_seconds),
             keep_seconds: seconds(self.backup_keep, keep, unsaid.keep_seconds),
             journal: journal.is_some(),
+            journal_lease_ms: lease,
             url,
         }))
     }
@@ -225,6 +245,14 @@ impl BackupArgs {
 /// Parses the address of a backup, or `off`.
 fn backup_url(text: &str) -> Result<String, String> {
     if text == BACKUP_OFF { Ok(text.to_owned()) } else { super::backup::place_url(text) }
+}
+
+/// Parses the lease of a journal; `off` is no time.
+fn journal_lease(text: &str) -> Result<Duration, String> {
+    if text == BACKUP_OFF {
+        return Ok(Duration::ZERO);
+    }
+    between(text, JOURNAL_LEASE_MIN, JOURNAL_LEASE_MAX)
 }
 
 fn backup_every(text: &str) -> Result<Duration, String> {
@@ -410,6 +438,7 @@ impl ServeArgs {
             role: Role::Alone,
             alone: server::ALONE,
             word: Word::default(),
+            ends_at: None,
             peer_rtt: Duration::ZERO,
         }
     }
@@ -532,7 +561,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             joined = args.cluster.join(&args.data, &options) => joined?,
             () = stop.asked() => bail!("interrupted"),
         }
-        let mut serving = Serving::start(&args.data, options)?;
+        let started = args.standby.start(&args.data, options, &mut stop).await?;
+        let Some(mut serving) = started else {
+            return Ok(ExitCode::SUCCESS);
+        };
         if let Some(Servers(told)) = &args.cluster.join {
             data::write_coordinators(&args.data, told)?;
         }

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use store::{Engine, RocksConfig, RocksEngine, stable::sync_folder};
 
 use super::{
-    ABOUT, ADMIN_TOKEN, About, Begun, META, Making, NEWEST_KEY, SIGNING_KEY, finish, read_about,
-    remove, replace, version_of, write_private,
+    ABOUT, ADMIN_TOKEN, About, BOOT, Begun, FORMATTING, JournalNote, META, Making, NEWEST_KEY,
+    SIGNING_KEY, finish, read_about, remove, replace, version_of, write_private,
 };
 use crate::system::secret;
 
@@ -28,6 +28,8 @@ pub(super) const RESTORING: &str = "restoring";
 const PROGRESS: &str = "backup.json";
 const COPY: &str = "backup-copy";
 const COPY_BEGUN: &str = "backup-copy.tmp";
+/// Metadata of a server that was replaced.
+const REPLACED: &str = "meta.replaced";
 /// Files of a data directory that a base has beside the metadata.
 const SMALL: [&str; 4] = [ABOUT, NEWEST_KEY, SIGNING_KEY, ADMIN_TOKEN];
 /// Files of these that need not be there: no key is newer than the first, the token was moved.
@@ -252,6 +254,26 @@ pub(crate) fn end_copy(path: &Path) -> anyhow::Result<()> {
         remove(fs::remove_dir_all(path.join(name)), path)?;
     }
     Ok(())
+}
+
+/// Has a directory be as one in which a restore was interrupted, so that it can be made anew. The
+/// metadata are kept aside where somebody may want to look at them, in place of those that were kept
+/// before.
+pub(crate) fn unmake(path: &Path, keeps: bool) -> anyhow::Result<()> {
+    let _lock = super::lock(path)?;
+    let context = || format!("cannot clear {}", path.display());
+    fs::write(path.join(FORMATTING), Making::Restore.name()).with_context(context)?;
+    // A directory without the mark would be one that nobody may touch.
+    sync_folder(path).with_context(context)?;
+    remove(fs::remove_file(path.join(ABOUT)), path)?;
+    sync_folder(path).with_context(context)?;
+    if keeps {
+        remove(fs::remove_dir_all(path.join(REPLACED)), path)?;
+        remove(fs::rename(path.join(META), path.join(REPLACED)), path)?;
+    }
+    remove(fs::remove_file(path.join(BOOT)), path)?;
+    super::drop_logs(path)?;
+    JournalNote::forget(path)
 }
 
 /// The purpose of a directory that is made from a base.

@@ -33,6 +33,10 @@ pub(crate) struct JournalNote {
     /// Later generations that it has begun to fence for: fences that may be there, or may come late.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) asked: Vec<Asked>,
+    /// The newest generation was of another directory: this one has followed it, and has served
+    /// nobody since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) follows: bool,
     /// A segment from which the journal can be read; 0: its first.
     pub(crate) segment: u64,
     /// The newest base of this directory, and the position that it covers; 0: none.

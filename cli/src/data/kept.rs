@@ -45,6 +45,14 @@ pub(crate) struct KeptBackup {
     /// Whether there is a journal in the same place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) journal: bool,
+    /// `--journal-lease` in milliseconds; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) journal_lease_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl KeptBackup {
@@ -55,7 +63,13 @@ impl KeptBackup {
             every_seconds: 300,
             keep_seconds: 24 * 3600,
             journal: false,
+            journal_lease_ms: 0,
         }
+    }
+
+    /// Length of the journal's lease.
+    pub(crate) fn journal_lease(&self) -> Option<Duration> {
+        (self.journal_lease_ms > 0).then(|| Duration::from_millis(self.journal_lease_ms))
     }
 }
 

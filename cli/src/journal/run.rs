@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ::journal::{Error, Header, Record, Trouble, Writer};
+use ::journal::{Error, Header, Lease, Record, Trouble, Writer};
 use anyhow::Context as _;
 use store::{LogFollower, LogRecord};
 use tokio::{
@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{Based, Phase, Ship};
-use crate::data::JournalNote;
+use crate::{data::JournalNote, system};
 
 /// Bytes of records that a segment has, about.
 const SEGMENT_BYTES: usize = 8 << 20;
@@ -30,10 +30,23 @@ const IDLE_LOOK: Duration = Duration::from_secs(5);
 /// Time that the thread has at its end for a segment under way.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Part of a lease after which it is renewed.
+const RENEWED_AFTER: u32 = 3;
+
 /// The thread.
 pub(crate) struct Journal {
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
     thread: thread::JoinHandle<()>,
+}
+
+/// Whether the thread ends, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    No,
+    /// Another server may begin at once.
+    Resigning,
+    /// The journal does not have all that was answered.
+    Keeping,
 }
 
 /// The thread's belongings.
@@ -43,11 +56,15 @@ pub(super) struct Work {
     pub(super) follower: LogFollower,
     pub(super) path: PathBuf,
     pub(super) note: JournalNote,
+    /// Where this server is reached, for those who read the journal.
+    pub(super) address: String,
+    /// When the last segment was begun that renewed the lease, by the time since boot.
+    pub(super) renewed: Duration,
 }
 
 impl Journal {
     pub(super) fn start(work: Work) -> anyhow::Result<Journal> {
-        let (stop, mut stopped) = watch::channel(false);
+        let (stop, mut stopped) = watch::channel(Stop::No);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .thread_name("journal-io")
@@ -69,16 +86,16 @@ impl Journal {
                         swept.collect().await;
                     }
                 };
-                let work = work.run();
-                tokio::pin!(work);
+                let work = work.run(stopped.clone());
                 tokio::select! {
-                    () = &mut work => {}
+                    () = work => {}
                     () = watch => {}
                     () = sweep => {}
-                    _ = stopped.wait_for(|stopped| *stopped) => {
+                    () = async {
                         // Everything was waited for, or is not to be had now.
-                        let _ = timeout(END_TIMEOUT, work).await;
-                    }
+                        let _ = stopped.wait_for(|stop| *stop != Stop::No).await;
+                        sleep(END_TIMEOUT).await;
+                    } => {}
                 }
             });
             runtime.shutdown_background();
@@ -87,21 +104,26 @@ impl Journal {
         Ok(Journal { stop, thread: thread.context("cannot start a thread")? })
     }
 
-    /// Ends the thread. The server was stopped before, so nothing is written any more.
-    pub(crate) fn stop(self) {
-        self.stop.send_replace(true);
+    /// Ends the thread. The server was stopped before, so nothing is written any more; where the
+    /// journal has all that was answered, it `resigns`.
+    pub(crate) fn stop(self, resigns: bool) {
+        self.stop.send_replace(if resigns { Stop::Resigning } else { Stop::Keeping });
         // A panic was logged.
         let _ = self.thread.join();
     }
 }
 
 impl Work {
-    /// Ships for as long as the journal belongs to this process.
-    async fn run(mut self) {
+    /// Ships for as long as the journal belongs to this process, and until the thread ends.
+    async fn run(mut self, mut stopped: watch::Receiver<Stop>) {
         let mut based = self.ship.based.subscribe();
         based.mark_unchanged();
         loop {
-            let done = self.round(&mut based).await;
+            let stop = *stopped.borrow_and_update();
+            if stop != Stop::No {
+                return self.end(stop).await;
+            }
+            let done = self.round(&mut based, &mut stopped).await;
             if let Err(error) = done {
                 self.ship.is_lost(&error);
                 return pending().await;
@@ -109,7 +131,60 @@ impl Work {
         }
     }
 
-    async fn round(&mut self, based: &mut watch::Receiver<Based>) -> Result<(), Fault> {
+    /// Gives the lease up.
+    async fn end(&mut self, stop: Stop) {
+        if stop != Stop::Resigning || self.ship.tenure.millis() == 0 {
+            return;
+        }
+        self.tell_lease(true);
+        self.ship.tenure.resign();
+        let renewed = self.writer.renew(&|_| ()).await;
+        if let Err(error) = renewed {
+            tracing::debug!(error = base::error::describe(&error), "the lease was not given up");
+        }
+    }
+
+    /// Has segments tell of the lease as it is.
+    fn tell_lease(&mut self, resigned: bool) {
+        let (millis, address) = (self.ship.tenure.millis(), self.address.clone());
+        self.writer.set_lease(Lease { millis, resigned, address });
+    }
+
+    /// Renews the lease when a part of it has passed.
+    async fn renewal_is_due(&self) {
+        match self.ship.tenure.lease().filter(|_| self.ship.tenure.millis() > 0) {
+            Some(lease) => {
+                let due = self.renewed + lease / RENEWED_AFTER;
+                sleep(due.saturating_sub(system::since_boot())).await;
+            }
+            None => pending().await,
+        }
+    }
+
+    async fn renew(&mut self) -> Result<(), Fault> {
+        let begun = system::since_boot();
+        self.tell_lease(false);
+        let ship = Arc::clone(&self.ship);
+        let told = |trouble: Trouble<'_>| ship.tell(&trouble);
+        let appended = self.writer.renew(&told).await?;
+        self.is_stored(begun, appended.renews);
+        self.ship.shipped(appended.last, self.writer.status());
+        Ok(())
+    }
+
+    /// A segment is stored by a call that began then.
+    fn is_stored(&mut self, begun: Duration, renews: bool) {
+        if renews {
+            self.renewed = begun;
+            self.ship.tenure.extend(begun);
+        }
+    }
+
+    async fn round(
+        &mut self,
+        based: &mut watch::Receiver<Based>,
+        stopped: &mut watch::Receiver<Stop>,
+    ) -> Result<(), Fault> {
         if based.has_changed().unwrap_or(false) {
             let based = *based.borrow_and_update();
             self.base_made(based)?;
@@ -122,18 +197,27 @@ impl Work {
             self.follower.read(to, SEGMENT_BYTES)?;
         }
         let ship = Arc::clone(&self.ship);
-        tokio::select! {
+        let renewed = tokio::select! {
             biased;
-            () = ship.wake.notified() => Ok(()),
+            () = ship.wake.notified() => false,
+            _ = stopped.changed() => {
+                stopped.mark_changed();
+                false
+            }
             _ = based.changed() => {
                 based.mark_changed();
-                Ok(())
+                false
             }
+            () = self.renewal_is_due() => true,
             looked = async {
                 sleep(IDLE_LOOK).await;
                 self.look().await
-            } => looked,
-        }
+            } => {
+                looked?;
+                false
+            }
+        };
+        if renewed { self.renew().await } else { Ok(()) }
     }
 
     /// Puts the next segment.
@@ -141,7 +225,10 @@ impl Work {
         let records = records(self.follower.read(target, SEGMENT_BYTES)?);
         let ship = Arc::clone(&self.ship);
         let told = |trouble: Trouble<'_>| ship.tell(&trouble);
+        let begun = system::since_boot();
+        self.tell_lease(false);
         let appended = self.writer.append(&records, &told).await?;
+        self.is_stored(begun, appended.renews);
         // Records that were applied at the start were in the journal before, and in the log after.
         let reached = appended.last.max(self.follower.next() - 1);
         self.ship.shipped(reached, self.writer.status());

@@ -8,6 +8,9 @@
 //! put                                  what the log has and the chain lacks
 //! ```
 //!
+//! A directory that has followed another server's journal waits first until the lease of that one has
+//! ended, unless whoever calls has seen that.
+//!
 //! If the log does not reach back to the chain's end, or the directory has no base yet, the journal
 //! begins with the next base.
 
@@ -20,8 +23,8 @@ use std::{
 
 use ::backup::Place;
 use ::journal::{
-    Covered, End, Error, Journal as Chain, Known, Owner, Reader, Replica, Segment, Taken, Times,
-    Trouble, check, fence,
+    Covered, End, Error, Journal as Chain, Known, Owner, Reader, Replica, Segment, Taken, Tenure,
+    Times, Trouble, Verdict, Vigil, check, fence,
 };
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base::{Random as _, error::describe};
@@ -39,7 +42,7 @@ use crate::{
     backups, connect,
     data::{self, Asked, BackupProgress, DataDir, JournalNote},
     failure::usage,
-    system::SystemRandom,
+    system::{self, SystemRandom},
 };
 
 /// Time after which a request to the store has failed.
@@ -59,17 +62,29 @@ pub(crate) struct Started {
     pub(crate) journal: Journal,
 }
 
+/// How a server takes its journal over.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) url: String,
+    /// Where the server is reached, for those who read the journal.
+    pub(crate) address: String,
+    /// The server's lease.
+    pub(crate) lease: Option<Duration>,
+    /// The segment whose lease was seen to end, by who has tested the store, too.
+    pub(crate) ends_at: Option<u64>,
+}
+
 /// Opens the metadata of a directory whose journal is in the place of its backups.
 pub(crate) fn start(
     data: &DataDir,
     blocks: &Blocks,
     config: &RocksConfig,
-    url: &str,
+    terms: &Terms,
 ) -> anyhow::Result<Started> {
     for_shared_blocks(data)?;
     // On a thread of its own: the caller's may have a runtime.
     let started =
-        thread::scope(|scope| scope.spawn(|| on_this_thread(data, blocks, config, url)).join());
+        thread::scope(|scope| scope.spawn(|| on_this_thread(data, blocks, config, terms)).join());
     started.unwrap_or_else(|_| Err(anyhow!("the start of the journal was interrupted")))
 }
 
@@ -93,9 +108,9 @@ fn on_this_thread(
     data: &DataDir,
     blocks: &Blocks,
     config: &RocksConfig,
-    url: &str,
+    terms: &Terms,
 ) -> anyhow::Result<Started> {
-    let path = data.path();
+    let (path, url) = (data.path(), &*terms.url);
     data.cut_log(blocks)?;
     let logged = records_of(&data::keep_logs(path)?)?;
     let mut engine = data.engine(blocks, config)?;
@@ -115,9 +130,11 @@ fn on_this_thread(
         .build()
         .context("cannot start a runtime")?;
     let taken = async {
-        timeout(STORE_TIMEOUT, check(&place, &*random))
-            .await
-            .context("the store is too slow")??;
+        if terms.ends_at.is_none() {
+            timeout(STORE_TIMEOUT, check(&place, &*random))
+                .await
+                .context("the store is too slow")??;
+        }
         let mut note = match JournalNote::read(path)? {
             Some(note) if note.history == history => note,
             Some(before) => {
@@ -127,12 +144,26 @@ fn on_this_thread(
             None => JournalNote::begin(url, uuid, history, 0),
         };
         let end = own(&chain, &mut note).await?;
+        let ends_at = match terms.ends_at {
+            None if note.follows => lease_ended(&chain, end.number).await?,
+            seen => seen,
+        };
         let reached = position.max(end.last.unwrap_or_default());
+        // What is on this disk alone must not be lost to a server that stands by.
+        let is_whole =
+            note.base > 0 && rest(&logged, end.last.unwrap_or_default(), position).is_some();
+        let tenure = Tenure::unbound(terms.lease);
+        let begun = system::since_boot();
+        if is_whole {
+            tenure.bind(begun);
+        }
         let known = Known {
             segment: end.number,
             replica: Replica { generation: note.generation, position: reached },
             covered: Covered { base: note.base, position: note.position },
             stable: 0,
+            ends_at,
+            lease_millis: tenure.millis(),
         };
         let owner = Owner { generation: note.next_generation(), run: random.next() };
         note.asked.push(Asked { generation: owner.generation, run: owner.run });
@@ -145,7 +176,7 @@ fn on_this_thread(
             anyhow!("{why}")
         })?;
         let Taken { mut writer, .. } = taken?;
-        (note.generation, note.asked) = (owner.generation, Vec::new());
+        (note.generation, note.asked, note.follows) = (owner.generation, Vec::new(), false);
         note.write(path)?;
         let end = writer.end();
         let last = end.last.unwrap_or_default();
@@ -163,35 +194,44 @@ fn on_this_thread(
             engine.position()
         );
         engine.sync()?;
-        let phase = match rest(logged, last, position) {
+        let phase = match rest(&logged, last, position) {
             _ if note.base == 0 => Phase::Begins,
             Some(rest) => {
+                let rest = rest.to_vec();
                 run::append_all(&mut writer, rest, &told, STORE_TIMEOUT).await?;
                 Phase::InForce
             }
             None => Phase::Begins,
         };
-        anyhow::Ok((writer, phase, note))
+        // Where the two differ, the chain was read when a late segment of this directory was not
+        // there yet.
+        if phase == Phase::InForce {
+            tenure.bind(begun);
+        }
+        anyhow::Ok((writer, phase, note, (tenure, begun)))
     };
-    let (writer, phase, note) =
+    let (writer, phase, note, (tenure, begun)) =
         runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
     drop(runtime);
     data::drop_logs(path)?;
 
-    let ship = Arc::new(Ship::new(shown(url), note.generation, engine.position(), phase));
+    let at = (engine.position(), phase);
+    let ship = Arc::new(Ship::new(shown(url), note.generation, tenure, at));
     ship.course.lock().status = writer.status();
     ship.chain.get_or_init(|| chain);
     tracing::info!(generation = note.generation, segment = writer.end().number, ?phase, "journal");
     ship.noted.store(note.segment, Ordering::Release);
     let (path, shipped) = (path.to_owned(), Arc::clone(&ship));
-    let journal = Journal::start(Work { ship: shipped, writer, follower, path, note })?;
+    let address = terms.address.clone();
+    let work = Work { ship: shipped, writer, follower, path, note, address, renewed: begun };
+    let journal = Journal::start(work)?;
     let journaled = Arc::new(Journaled::new(Arc::clone(&engine), Arc::clone(&ship)));
     Ok(Started { engine, journaled, ship, journal })
 }
 
 /// Sees that the chain is this directory's up to its end: it has had the newest generation, or has
 /// begun to fence for it.
-async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result<End> {
+pub(crate) async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result<End> {
     // Changes that a fence of its own has cut off are in its log still, and are no fork.
     let mut reader = Reader::new(chain.clone(), note.segment, Replica::default()).alone();
     while next(&mut reader).await?.is_some() {}
@@ -209,6 +249,24 @@ async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result<End> {
         return Err(Error::NeedsBase { number: end.number + 1, position }.into());
     }
     Ok(end)
+}
+
+/// Waits until the lease of the server that wrote a journal's last segment has ended. Returns its
+/// number, or nothing where it has no lease: then somebody has said that it is gone.
+async fn lease_ended(chain: &Chain, number: u64) -> anyhow::Result<Option<u64>> {
+    let Some(last) = chain.read(number).await? else { return Ok(None) };
+    let vigil = Vigil::new(last.header, system::since_boot());
+    let address = &vigil.last().lease.address;
+    loop {
+        match vigil.verdict(system::since_boot()) {
+            Verdict::Ended => return Ok(Some(number)),
+            Verdict::Unleased => return Ok(None),
+            Verdict::Held(left) => {
+                tracing::info!(address, ?left, "the lease of the server before must end first");
+                sleep(left).await;
+            }
+        }
+    }
 }
 
 /// Sees the same of a journal that a directory turns away from.
@@ -268,6 +326,10 @@ fn refused(error: anyhow::Error, url: &str, path: &Path) -> anyhow::Error {
             "another server has taken the journal at {shown} over, and {path} is out of date: keep \
              it away from clients. `pando journal recover` makes a directory that goes on"
         ),
+        Some(Error::GoesOn { .. }) => format!(
+            "another server serves with the journal at {shown}; `pando serve --standby` waits until \
+             it does not"
+        ),
         Some(Error::NeedsBase { .. } | Error::Behind { .. }) => format!(
             "the journal at {shown} does not go on where {path} is: if this is the right place, \
              another server has taken it over, and `pando journal recover` makes a directory that \
@@ -279,12 +341,12 @@ fn refused(error: anyhow::Error, url: &str, path: &Path) -> anyhow::Error {
 }
 
 /// The records of the log after `end`, if they follow it and reach `position`.
-fn rest(logged: Vec<LogRecord>, end: u64, position: u64) -> Option<Vec<LogRecord>> {
+fn rest(logged: &[LogRecord], end: u64, position: u64) -> Option<&[LogRecord]> {
     if position <= end {
-        return Some(Vec::new());
+        return Some(&[]);
     }
-    let mut rest = logged;
-    rest.retain(|record| record.last() > end);
+    let begins = logged.iter().position(|record| record.last() > end).unwrap_or(logged.len());
+    let rest = &logged[begins..];
     let follows = rest.first().is_some_and(|first| first.first == end + 1);
     let reaches = rest.last().is_some_and(|last| last.last() == position);
     (follows && reaches).then_some(rest)
@@ -335,9 +397,9 @@ mod tests {
 
     #[test]
     fn a_log_is_put_only_where_it_follows_the_journal_and_is_whole() {
-        let log = || vec![record(5, 2), record(7, 1), record(8, 3)];
+        let log = [record(5, 2), record(7, 1), record(8, 3)];
         let firsts = |end, position| {
-            let rest = rest(log(), end, position)?;
+            let rest = rest(&log, end, position)?;
             Some(rest.iter().map(|record| record.first).collect::<Vec<_>>())
         };
         assert_eq!(firsts(4, 10), Some(vec![5, 7, 8]));

@@ -35,6 +35,7 @@ mod s3;
 mod s3_gateway;
 mod serve;
 mod settings;
+mod standby;
 mod tls;
 mod tokens;
 mod told;

@@ -215,7 +215,8 @@ impl Machine {
 
     /// Renews the lease until the journal is another's, and notes for how long it may serve.
     async fn serve(&self, mut writer: Writer, begun: Duration, serving: &Serving) {
-        let tenure = Tenure::new(Some(LEASE), begun);
+        let tenure = Tenure::unbound(Some(LEASE));
+        tenure.bind(begun);
         writer.set_lease(Lease { millis: 800, resigned: false, address: "here".to_owned() });
         let note = |begun| {
             let (from, ends) = (self.begun.elapsed(), self.truly(begun + LEASE));

@@ -73,6 +73,12 @@ pub trait Beside: Send + Sync {
     fn gauges(&self) -> Vec<(&'static str, u64)>;
 }
 
+/// The journal of a server, which its process keeps.
+pub trait Journal: Beside {
+    /// Whether this process may serve: no other one can have taken the journal over.
+    fn may_serve(&self) -> bool;
+}
+
 /// Backups of a server, which its process makes.
 pub trait Backup: Beside {
     /// Blocks that must stay although nothing names them any more.
@@ -121,7 +127,7 @@ pub struct ServerOptions {
     /// Backups; `None`: there are none.
     pub backup: Option<Arc<dyn Backup>>,
     /// The journal; `None`: there is none.
-    pub journal: Option<Arc<dyn Beside>>,
+    pub journal: Option<Arc<dyn Journal>>,
 }
 
 impl ServerOptions {

@@ -58,6 +58,9 @@ impl Shared {
         if let Some(problem) = &*self.halted.borrow() {
             return Some(problem.to_string());
         }
+        if self.may_be_replaced() {
+            return Some("the lease of the journal has ended: another server may serve".to_owned());
+        }
         let cluster = self.cluster.as_ref()?;
         let without = cluster.without_lease()?;
         if cluster.coordinates() {

@@ -1,0 +1,72 @@
+//! `pando serve --standby`: a server that waits until it is its turn.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    data::Kept,
+    failure::usage,
+    server::{self, Options},
+    serving::Serving,
+    signals::Stop,
+    standby::{self, Standby, Turn},
+};
+
+/// A server that waits until it is its turn.
+#[derive(Debug, clap::Args)]
+pub(super) struct StandbyArgs {
+    /// Stand by while another server has the journal, and serve when that one is gone: when the
+    /// journal has had nothing of it for its --journal-lease. DIR is missing, empty, or has stood by
+    /// or served before. All machines of a file system may be started with the same options; clients
+    /// need the addresses of all of them.
+    #[arg(long)]
+    standby: bool,
+    /// With --standby: file with the key of the journal, as `pando backup key` prints it. Needed
+    /// until DIR has it.
+    #[arg(long, value_name = "FILE", requires = "standby")]
+    journal_key: Option<PathBuf>,
+}
+
+impl StandbyArgs {
+    /// The server that stands by, if it does, with what the directory keeps.
+    fn of(&self, data: &Path, kept: &Kept) -> anyhow::Result<Option<Standby>> {
+        if !self.standby {
+            return Ok(None);
+        }
+        let Some(backup) = kept.backup.as_ref().filter(|backup| backup.journal) else {
+            return Err(usage("--standby needs --journal URL"));
+        };
+        if backup.journal_lease_ms == 0 {
+            return Err(usage(
+                "--standby needs --journal-lease TIME: without one no server takes over from this \
+                 one again",
+            ));
+        }
+        let (data, url) = (data.to_owned(), backup.url.clone());
+        Ok(Some(Standby { data, url, key: self.journal_key.clone() }))
+    }
+
+    /// Starts the server, when it is its turn; nothing when it was told to stop before.
+    pub(super) async fn start(
+        &self,
+        data: &Path,
+        options: Options,
+        stop: &mut Stop,
+    ) -> anyhow::Result<Option<Serving>> {
+        let Some(standby) = self.of(data, &options.kept)? else {
+            return Serving::start(data, options).map(Some);
+        };
+        server::try_bind(&options)?;
+        loop {
+            let ends_at = match standby.until_its_turn(stop.asked()).await? {
+                Turn::Stopped => return Ok(None),
+                Turn::Serve(ends_at) => ends_at,
+            };
+            match Serving::start(data, Options { ends_at, ..options.clone() }) {
+                Err(error) if standby::is_overtaken(&error) => {
+                    tracing::info!(why = format!("{error:#}"), "standing by again");
+                }
+                started => return started.map(Some),
+            }
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! A server that stands by while another one has the journal, and says when it is its turn.
+//!
+//! ```text
+//! DIR has never had a journal         serve: the journal begins with it
+//! DIR is empty                        restore the newest base, apply the journal
+//! DIR owns the journal's end          serve
+//! DIR has served, and was replaced    its metadata are set aside; as an empty one
+//! DIR has followed                    apply what is new, again and again
+//! the lease of the last segment ends  serve, if the journal still ends there
+//! ```
+//!
+//! `serve --standby` calls it before the server starts. Metadata are written by this module only
+//! while nobody serves the directory, and the fence that makes the server the journal's owner is put
+//! by its start ([`journal::start`](crate::journal::start)), which the number of the last segment is
+//! handed to.
+//!
+//! Always true: a directory that follows has what the journal has up to the segment that its note
+//! names, and nothing else.
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use ::backup::{Key, Place};
+use ::journal::{Error, Journal as Chain, Reader, Replica, Verdict, Vigil, check};
+use anyhow::{Context as _, anyhow, bail, ensure};
+use base::error::describe;
+use store::{Engine as _, RocksConfig, RocksEngine};
+use tokio::{
+    runtime::Runtime,
+    sync::{oneshot, watch},
+    time::sleep,
+};
+
+use crate::{
+    backups::{self, address, variables},
+    connect,
+    data::{self, DataDir, JournalNote},
+    failure::usage,
+    journal::{
+        recover::{NoBase, Recovered, Source, Watch},
+        shown,
+        start::{MEMBER, REQUEST_TIMEOUT, apply, own},
+    },
+    output,
+    system::{self, SystemRandom},
+};
+
+/// Looks at the journal in the time of a lease.
+const LOOKS_A_LEASE: u32 = 8;
+const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
+const LOOK_PERIOD_MAX: Duration = Duration::from_secs(2);
+/// Pause after a failure of the store, and before a journal without a base is looked at again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// What was applied is made stable, and noted, after so long.
+const NOTE_PERIOD: Duration = Duration::from_secs(30);
+
+/// A server that stands by.
+#[derive(Clone)]
+pub(crate) struct Standby {
+    pub(crate) data: PathBuf,
+    pub(crate) url: String,
+    /// The file with the journal's key, where the directory does not have it yet.
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// How standing by ends.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The server starts: where the journal ends at this segment, or as the journal's owner.
+    Serve(Option<u64>),
+    /// Nobody wants the server any more.
+    Stopped,
+}
+
+/// Whether a start has failed only because another server has the journal, or lives.
+pub(crate) fn is_overtaken(error: &anyhow::Error) -> bool {
+    let is_another = |error: &Error| matches!(error, Error::GoesOn { .. } | Error::Fenced { .. });
+    error.downcast_ref().is_some_and(is_another)
+}
+
+impl Standby {
+    /// Returns when this server is to serve, or `stop` is over.
+    pub(crate) async fn until_its_turn(
+        &self,
+        stop: impl Future<Output = ()>,
+    ) -> anyhow::Result<Turn> {
+        let (stops, stopped) = watch::channel(false);
+        let (done, mut turn) = oneshot::channel();
+        let standby = self.clone();
+        let run = move || {
+            // Nobody listens only when the process ends.
+            let _ = done.send(standby.run(&stopped));
+        };
+        let thread = thread::Builder::new().name("standby".to_owned()).spawn(run);
+        let thread = thread.context("cannot start a thread")?;
+        let turn = tokio::select! {
+            turn = &mut turn => turn,
+            () = stop => {
+                stops.send_replace(true);
+                turn.await
+            }
+        };
+        // A panic was logged.
+        let _ = thread.join();
+        turn.map_err(|_| anyhow!("the thread that stands by has ended"))?
+    }
+
+    fn run(&self, stopped: &watch::Receiver<bool>) -> anyhow::Result<Turn> {
+        let runtime = connect::runtime()?;
+        let stood = self.begin(&runtime, stopped);
+        // Requests of a store that does not answer are not waited for.
+        runtime.shutdown_background();
+        if *stopped.borrow() { Ok(Turn::Stopped) } else { stood }
+    }
+
+    fn begin(&self, runtime: &Runtime, stopped: &watch::Receiver<bool>) -> anyhow::Result<Turn> {
+        if data::is_formatted(&self.data) && JournalNote::read(&self.data)?.is_none() {
+            // The journal begins with it.
+            return Ok(Turn::Serve(None));
+        }
+        let once = Place::open_once(&self.url, variables(), REQUEST_TIMEOUT)?;
+        let checked = runtime.block_on(until(stopped, check(&once, &SystemRandom::default())));
+        let context = || format!("cannot stand by for the journal at {}", shown(&self.url));
+        checked?.with_context(context)?;
+        let Standby { data, url, .. } = self;
+        Stand { data, url, key: self.key()?, once, runtime, stopped }.by()
+    }
+
+    /// The journal's key.
+    fn key(&self) -> anyhow::Result<Key> {
+        if data::has_backup_key(&self.data) {
+            return data::backup_key(&self.data);
+        }
+        let Some(file) = &self.key else {
+            return Err(usage(
+                "the first --standby needs --journal-key FILE, with what `pando backup key` prints \
+                 where the file system is served",
+            ));
+        };
+        data::read_backup_key(file)
+    }
+}
+
+/// A server that stands by, on its thread.
+struct Stand<'a> {
+    data: &'a Path,
+    url: &'a str,
+    key: Key,
+    once: Place,
+    runtime: &'a Runtime,
+    stopped: &'a watch::Receiver<bool>,
+}
+
+impl Stand<'_> {
+    fn by(&self) -> anyhow::Result<Turn> {
+        let mut told = Told::default();
+        loop {
+            let Some(state) = self.or_wait(self.state(), &mut told)? else { continue };
+            let follows = match state {
+                State::Owns => return Ok(Turn::Serve(None)),
+                State::Empty => self.or_wait(self.recover(), &mut told)?.is_some(),
+                State::Replaced => {
+                    tracing::warn!(
+                        "another server has taken the journal over: what {} had is set aside",
+                        self.data.display()
+                    );
+                    data::unmake(self.data, true)?;
+                    false
+                }
+                State::Follows => true,
+            };
+            if !follows {
+                continue;
+            }
+            match self.block_on(self.follow(&mut told))?? {
+                Followed::Ended(number) => return Ok(Turn::Serve(Some(number))),
+                Followed::TooOld(error) => {
+                    tracing::warn!(error = describe(&error), "a newer base is needed");
+                    data::unmake(self.data, false)?;
+                }
+            }
+        }
+    }
+
+    fn shown(&self) -> String {
+        shown(self.url)
+    }
+
+    /// What `work` gives, or an error when the server is told to stop.
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> anyhow::Result<T> {
+        self.runtime.block_on(until(self.stopped, work))
+    }
+
+    fn chain(&self, note: &JournalNote) -> anyhow::Result<Chain> {
+        let uuid = u128::from_str_radix(&note.uuid, 16).context("journal.json has no id")?;
+        let of = (uuid, note.history);
+        Ok(Chain::new(self.once.clone(), of, MEMBER, self.key.clone(), REQUEST_TIMEOUT))
+    }
+
+    /// What the directory is to the journal.
+    fn state(&self) -> anyhow::Result<State> {
+        let path = self.data;
+        if !data::is_formatted(path) {
+            return Ok(State::Empty);
+        }
+        let mut note = JournalNote::read(path)?.context("journal.json is gone")?;
+        ensure!(
+            address(&note.url) == address(self.url),
+            "{} is of the journal at {}, and not at {}",
+            path.display(),
+            shown(&note.url),
+            self.shown()
+        );
+        if note.follows {
+            return Ok(State::Follows);
+        }
+        let chain = self.chain(&note)?;
+        match self.runtime.block_on(own(&chain, &mut note)) {
+            Ok(_) => Ok(State::Owns),
+            Err(error) => match error.downcast_ref() {
+                Some(Error::Fenced { .. } | Error::Forked { .. } | Error::NeedsBase { .. }) => {
+                    Ok(State::Replaced)
+                }
+                Some(_) | None => Err(error),
+            },
+        }
+    }
+
+    /// Waits for a moment where something may be tried again: then there is nothing yet.
+    fn or_wait<T>(&self, done: anyhow::Result<T>, told: &mut Told) -> anyhow::Result<Option<T>> {
+        let error = match done {
+            Ok(done) => return Ok(Some(done)),
+            Err(error) => error,
+        };
+        let journal = error.downcast_ref::<Error>().is_some_and(Error::is_passing);
+        let backup = error.downcast_ref::<::backup::Error>();
+        let backup = backup.is_some_and(|error| matches!(error, ::backup::Error::Store(_)));
+        if !journal && !backup && !error.is::<NoBase>() {
+            return Err(error);
+        }
+        let text = format!("{error:#}");
+        if told.waits.as_ref() != Some(&text) {
+            tracing::warn!(error = text, "the journal at {} is waited for", self.shown());
+            told.waits = Some(text);
+        }
+        self.block_on(sleep(RETRY_PAUSE))?;
+        Ok(None)
+    }
+
+    /// Makes the directory of the newest base and the journal.
+    fn recover(&self) -> anyhow::Result<()> {
+        let place = backups::open_place(self.url)?;
+        let source = Source { url: self.url, place: &place, key: &self.key };
+        let bases = self.block_on(source.bases(None))??;
+        let asked = Asked(self.stopped.clone());
+        let Recovered { name, base, end } =
+            source.recover(bases, self.data, self.runtime, &asked)?;
+        tracing::info!(name, base = base.manifest.number, end, "restored");
+        Ok(())
+    }
+
+    /// Applies what comes, until the lease of the journal's owner has ended.
+    async fn follow(&self, told: &mut Told) -> anyhow::Result<Followed> {
+        let data = DataDir::open(self.data)?;
+        let mut note = JournalNote::read(self.data)?.context("journal.json is gone")?;
+        let chain = self.chain(&note)?;
+        let engine = RocksEngine::open(&data.metadata_folder(), &RocksConfig::default())?;
+        let followed = self.follow_with(&chain, &engine, &mut note, (data.name(), told)).await;
+        match followed {
+            Ok(number) => Ok(Followed::Ended(number)),
+            Err(error) => match error.downcast::<Error>() {
+                Ok(
+                    error @ (Error::NeedsBase { .. }
+                    | Error::Forked { .. }
+                    | Error::Missing(_)
+                    | Error::Broken { .. }),
+                ) => Ok(Followed::TooOld(error)),
+                Ok(error) => Err(error.into()),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    async fn follow_with(
+        &self,
+        chain: &Chain,
+        engine: &RocksEngine,
+        note: &mut JournalNote,
+        (name, told): (&str, &mut Told),
+    ) -> anyhow::Result<u64> {
+        let replica = Replica { generation: note.generation, position: engine.position() };
+        let mut reader = Reader::new(chain.clone(), note.segment, replica);
+        let mut vigil = self.first(chain, note, told).await?;
+        let mut noted = system::since_boot();
+        loop {
+            let begun = system::since_boot();
+            match reader.next().await {
+                Ok(Some(segment)) => {
+                    vigil.saw(segment.header.clone(), system::since_boot());
+                    apply(engine, segment)?;
+                    told.waits = None;
+                    if begun.saturating_sub(noted) > NOTE_PERIOD {
+                        noted = begun;
+                        self.note(engine, note, &vigil)?;
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+                // What was not seen is not the end.
+                Err(error) if error.is_passing() => {
+                    told.waits(&error);
+                    sleep(RETRY_PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let lease = &vigil.last().lease;
+            told.stands_by(name, &lease.address);
+            let pause = Duration::from_millis(lease.millis.into()) / LOOKS_A_LEASE;
+            let pause = pause.clamp(LOOK_PERIOD_MIN, LOOK_PERIOD_MAX);
+            // The look that began then has found nothing more.
+            match vigil.verdict(begun) {
+                Verdict::Ended => {
+                    self.note(engine, note, &vigil)?;
+                    let (segment, address) = (vigil.last().number, &lease.address);
+                    tracing::warn!(segment, address, "the server is gone: taking over");
+                    return Ok(segment);
+                }
+                Verdict::Unleased => {
+                    told.cannot(&self.shown());
+                    sleep(pause).await;
+                }
+                Verdict::Held(left) => sleep(pause.min(left)).await,
+            }
+        }
+    }
+
+    /// The watch over the segment that the directory has last.
+    async fn first(
+        &self,
+        chain: &Chain,
+        note: &JournalNote,
+        told: &mut Told,
+    ) -> anyhow::Result<Vigil> {
+        loop {
+            match chain.read(note.segment).await {
+                Ok(Some(last)) => return Ok(Vigil::new(last.header, system::since_boot())),
+                Ok(None) => {
+                    return Err(Error::NeedsBase { number: note.segment, position: 0 }.into());
+                }
+                Err(error) if error.is_passing() => {
+                    told.waits(&error);
+                    sleep(RETRY_PAUSE).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Makes stable what was applied, and then the note of it.
+    fn note(
+        &self,
+        engine: &RocksEngine,
+        note: &mut JournalNote,
+        vigil: &Vigil,
+    ) -> anyhow::Result<()> {
+        engine.sync()?;
+        let last = vigil.last();
+        (note.segment, note.generation) = (last.number, last.generation);
+        note.write(self.data)
+    }
+}
+
+/// What a directory is to the journal.
+enum State {
+    Empty,
+    Owns,
+    /// It has served, and another one serves since.
+    Replaced,
+    Follows,
+}
+
+enum Followed {
+    /// The lease of this segment has ended.
+    Ended(u64),
+    TooOld(Error),
+}
+
+/// What people were told.
+#[derive(Default)]
+struct Told {
+    stands_by: Option<String>,
+    cannot: bool,
+    waits: Option<String>,
+}
+
+impl Told {
+    fn stands_by(&mut self, name: &str, address: &str) {
+        // A fence has no address yet.
+        if address.is_empty() || self.stands_by.as_deref() == Some(address) {
+            return;
+        }
+        self.stands_by = Some(address.to_owned());
+        if let Err(error) = output::print(&format!("standing by for {name}, served at {address}")) {
+            tracing::debug!(error = format!("{error:#}"), "nobody reads what is printed");
+        }
+        crate::notify::ready();
+    }
+
+    fn cannot(&mut self, shown: &str) {
+        if !std::mem::replace(&mut self.cannot, true) {
+            tracing::warn!(
+                "the server of the journal at {shown} has no lease (`pando serve --journal-lease`), \
+                 so this one follows and does not take over"
+            );
+        }
+    }
+
+    fn waits(&mut self, error: &Error) {
+        let text = describe(error);
+        if self.waits.as_ref() != Some(&text) {
+            tracing::warn!(error = text, "the journal cannot be read");
+            self.waits = Some(text);
+        }
+    }
+}
+
+/// Stops a recovery that nobody wants any more.
+struct Asked(watch::Receiver<bool>);
+
+impl Asked {
+    fn goes_on(&self) -> anyhow::Result<()> {
+        ensure!(!*self.0.borrow(), "interrupted");
+        Ok(())
+    }
+}
+
+impl Watch for Asked {
+    fn reads(&self, _base: &::backup::Base, _bytes: u64) -> anyhow::Result<()> {
+        self.goes_on()
+    }
+
+    fn applies(&self, _segment: u64) -> anyhow::Result<()> {
+        self.goes_on()
+    }
+}
+
+/// What `work` gives, or an error when the server is told to stop.
+async fn until<T>(
+    stopped: &watch::Receiver<bool>,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    let mut stopped = stopped.clone();
+    tokio::select! {
+        done = work => Ok(done),
+        _ = stopped.wait_for(|stopped| *stopped) => bail!("interrupted"),
+    }
+}
