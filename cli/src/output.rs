@@ -31,6 +31,13 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(written.map_err(Lost)?)
 }
 
+/// Goes on where nobody reads what was printed.
+pub(crate) fn or_log(printed: anyhow::Result<()>) {
+    if let Err(error) = printed {
+        tracing::debug!(error = format!("{error:#}"), "nobody reads what is printed");
+    }
+}
+
 /// Prints one JSON value.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)

@@ -404,9 +404,7 @@ impl Told {
             return;
         }
         self.stands_by = Some(address.to_owned());
-        if let Err(error) = output::print(&format!("standing by for {name}, served at {address}")) {
-            tracing::debug!(error = format!("{error:#}"), "nobody reads what is printed");
-        }
+        output::or_log(output::print(&format!("standing by for {name}, served at {address}")));
         crate::notify::ready();
     }
 

@@ -568,7 +568,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some(Servers(told)) = &args.cluster.join {
             data::write_coordinators(&args.data, told)?;
         }
-        announce(serving.running())?;
+        let announced = announce(serving.running());
+        if args.standby.is_given() {
+            // Who has read that the server stands by may have gone since.
+            output::or_log(announced);
+        } else {
+            announced?;
+        }
         notify::ready();
         let failed = tokio::select! {
             () = stop.asked() => None,

@@ -27,6 +27,10 @@ pub(super) struct StandbyArgs {
 }
 
 impl StandbyArgs {
+    pub(super) fn is_given(&self) -> bool {
+        self.standby
+    }
+
     /// The server that stands by, if it does, with what the directory keeps.
     fn of(&self, data: &Path, kept: &Kept) -> anyhow::Result<Option<Standby>> {
         if !self.standby {
