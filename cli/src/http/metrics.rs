@@ -56,6 +56,11 @@ const GAUGES: &[Metric] = &[
     metric("journal_in_force", "journal_in_force", "1 once the journal has begun."),
     metric("journal_generation", "journal_generation", "Generation of the server's process."),
     metric("journal_segment", "journal_segment", "Number of the journal's last segment."),
+    seconds(
+        "journal_lease_left_nanos",
+        "journal_lease_left_seconds",
+        "Remaining time of the journal's lease; 0 without one, too.",
+    ),
     seconds("journal_lag_nanos", "journal_lag_seconds", "Time that the journal is behind."),
     metric("journal_lag_bytes", "journal_lag_bytes", "Bytes of changes that the journal lacks."),
     metric("journal_puts", "journal_puts", "Puts of the journal since the start."),
