@@ -28,6 +28,7 @@ mod locks;
 mod machines;
 mod memory;
 mod mounted;
+mod nfs;
 mod observe;
 mod region;
 mod repair;
