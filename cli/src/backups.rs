@@ -13,7 +13,7 @@ use std::{
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, SystemTime},
@@ -215,6 +215,7 @@ impl meta::Backup for State {
 /// The thread that makes bases.
 pub(crate) struct Backups {
     stop: watch::Sender<bool>,
+    makes_last: Arc<AtomicBool>,
     thread: thread::JoinHandle<()>,
 }
 
@@ -234,7 +235,9 @@ impl Backups {
             engine,
             server,
             keep_seconds: kept.keep_seconds,
+            makes_last: Arc::default(),
         };
+        let makes_last = Arc::clone(&work.makes_last);
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -248,11 +251,13 @@ impl Backups {
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("backup".to_owned()).spawn(run);
-        Ok(Backups { stop, thread: thread.context("cannot start a thread")? })
+        Ok(Backups { stop, makes_last, thread: thread.context("cannot start a thread")? })
     }
 
-    /// Makes the last base, if that is soon done, and ends.
-    pub(crate) fn stop(self) {
+    /// Makes the last base, if that is soon done, and ends. Without a last base where another server
+    /// waits for the end.
+    pub(crate) fn stop(self, makes_last: bool) {
+        self.makes_last.store(makes_last, Ordering::Release);
         self.stop.send_replace(true);
         // A panic was logged.
         let _ = self.thread.join();
@@ -265,6 +270,7 @@ struct Work {
     engine: Arc<RocksEngine>,
     server: Server,
     keep_seconds: u64,
+    makes_last: Arc<AtomicBool>,
 }
 
 /// The last base of a server that runs.
@@ -293,6 +299,8 @@ impl Work {
         let position = self.engine.position();
         if backed_up.is_some_and(|last| last.position == position) {
             tracing::debug!("the last base has everything");
+        } else if !self.makes_last.load(Ordering::Acquire) {
+            tracing::debug!("the journal has what no base has");
         } else if self.state.is_failing() {
             tracing::warn!("the server stops without a last base, as the backup fails");
         } else if timeout(LAST_BASE_TIMEOUT, self.once(&mut backed_up)).await.is_err() {

@@ -778,8 +778,12 @@ fn begin(path: &Path, making: Making) -> anyhow::Result<()> {
         for folder in [META, BLOCKS, backup::RESTORING] {
             remove(fs::remove_dir_all(path.join(folder)), path)?;
         }
-        for file in [SIGNING_KEY, ADMIN_TOKEN, NEWEST_KEY, backup::KEY, backup::RESTORED] {
+        for file in [SIGNING_KEY, ADMIN_TOKEN, NEWEST_KEY, backup::RESTORED] {
             remove(fs::remove_file(path.join(file)), path)?;
+        }
+        // What is restored needs it, and it may be nowhere else.
+        if making != Making::Restore {
+            remove(fs::remove_file(path.join(backup::KEY)), path)?;
         }
         return fs::write(path.join(FORMATTING), making.name())
             .with_context(|| format!("cannot write to {}", path.display()));

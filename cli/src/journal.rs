@@ -208,6 +208,11 @@ impl Ship {
         Ok(())
     }
 
+    /// Whether another server may stand by.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.tenure.millis() > 0
+    }
+
     /// Whether the journal has an end that this process has gone beyond: a recovery would give that,
     /// until the next base is complete.
     pub(crate) fn is_left_behind(&self) -> bool {
@@ -445,7 +450,7 @@ mod tests {
     use super::*;
 
     fn ship(phase: Phase) -> Ship {
-        let ship = Ship::new("file:///store".to_owned(), 3, 10, phase);
+        let ship = Ship::new("file:///store".to_owned(), 3, Tenure::unbound(None), (10, phase));
         ship.course.lock().is_patient = true;
         ship
     }

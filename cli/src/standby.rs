@@ -37,7 +37,7 @@ use tokio::{
 use crate::{
     backups::{self, address, variables},
     connect,
-    data::{self, DataDir, JournalNote},
+    data::{self, DataDir, JournalNote, Kept},
     failure::usage,
     journal::{
         recover::{NoBase, Recovered, Source, Watch},
@@ -53,7 +53,7 @@ const LOOKS_A_LEASE: u32 = 8;
 const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
 const LOOK_PERIOD_MAX: Duration = Duration::from_secs(2);
 /// Pause after a failure of the store, and before a journal without a base is looked at again.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// What was applied is made stable, and noted, after so long.
 const NOTE_PERIOD: Duration = Duration::from_secs(30);
 
@@ -64,6 +64,8 @@ pub(crate) struct Standby {
     pub(crate) url: String,
     /// The file with the journal's key, where the directory does not have it yet.
     pub(crate) key: Option<PathBuf>,
+    /// Options that the directory is to keep.
+    pub(crate) kept: Kept,
 }
 
 /// How standing by ends.
@@ -75,10 +77,33 @@ pub(crate) enum Turn {
     Stopped,
 }
 
-/// Whether a start has failed only because another server has the journal, or lives.
-pub(crate) fn is_overtaken(error: &anyhow::Error) -> bool {
-    let is_another = |error: &Error| matches!(error, Error::GoesOn { .. } | Error::Fenced { .. });
-    error.downcast_ref().is_some_and(is_another)
+/// Whether a start has failed for what standing by again can mend: another server has the journal, or
+/// the store is away.
+pub(crate) fn stands_by_again(error: &anyhow::Error) -> bool {
+    let is_of_chain = |error: &Error| {
+        matches!(
+            error,
+            Error::GoesOn { .. }
+                | Error::Fenced { .. }
+                | Error::NeedsBase { .. }
+                | Error::Forked { .. }
+        )
+    };
+    is_passing(error) || error.downcast_ref().is_some_and(is_of_chain)
+}
+
+/// Whether the store may answer later.
+fn is_passing(error: &anyhow::Error) -> bool {
+    let backup = error.downcast_ref::<::backup::Error>();
+    let backup = backup.is_some_and(|error| {
+        matches!(
+            error,
+            ::backup::Error::Store(_)
+                | ::backup::Error::NoDirectory(_)
+                | ::backup::Error::Missing(_)
+        )
+    });
+    backup || error.downcast_ref::<Error>().is_some_and(Error::is_passing)
 }
 
 impl Standby {
@@ -121,12 +146,10 @@ impl Standby {
             // The journal begins with it.
             return Ok(Turn::Serve(None));
         }
+        let key = self.key()?;
         let once = Place::open_once(&self.url, variables(), REQUEST_TIMEOUT)?;
-        let checked = runtime.block_on(until(stopped, check(&once, &SystemRandom::default())));
-        let context = || format!("cannot stand by for the journal at {}", shown(&self.url));
-        checked?.with_context(context)?;
-        let Standby { data, url, .. } = self;
-        Stand { data, url, key: self.key()?, once, runtime, stopped }.by()
+        let Standby { data, url, kept, .. } = self;
+        Stand { data, url, key, kept, once, runtime, stopped }.by()
     }
 
     /// The journal's key.
@@ -149,6 +172,7 @@ struct Stand<'a> {
     data: &'a Path,
     url: &'a str,
     key: Key,
+    kept: &'a Kept,
     once: Place,
     runtime: &'a Runtime,
     stopped: &'a watch::Receiver<bool>,
@@ -156,7 +180,7 @@ struct Stand<'a> {
 
 impl Stand<'_> {
     fn by(&self) -> anyhow::Result<Turn> {
-        let mut told = Told::default();
+        let (mut told, mut is_trusted) = (Told::default(), false);
         loop {
             let Some(state) = self.or_wait(self.state(), &mut told)? else { continue };
             let follows = match state {
@@ -175,9 +199,19 @@ impl Stand<'_> {
             if !follows {
                 continue;
             }
-            match self.block_on(self.follow(&mut told))?? {
-                Followed::Ended(number) => return Ok(Turn::Serve(Some(number))),
-                Followed::TooOld(error) => {
+            if !is_trusted {
+                // Only where the journal is seen: a directory may not be mounted.
+                let checked = self.block_on(check(&self.once, &SystemRandom::default()))?;
+                let context = || format!("cannot stand by for the journal at {}", self.shown());
+                let checked = checked.with_context(context);
+                is_trusted = self.or_wait(checked, &mut told)?.is_some();
+                continue;
+            }
+            let followed = self.block_on(self.follow(&mut told))?;
+            match self.or_wait(followed, &mut told)? {
+                None => {}
+                Some(Followed::Ended(number)) => return Ok(Turn::Serve(Some(number))),
+                Some(Followed::TooOld(error)) => {
                     tracing::warn!(error = describe(&error), "a newer base is needed");
                     data::unmake(self.data, false)?;
                 }
@@ -218,14 +252,21 @@ impl Stand<'_> {
             return Ok(State::Follows);
         }
         let chain = self.chain(&note)?;
-        match self.runtime.block_on(own(&chain, &mut note)) {
-            Ok(_) => Ok(State::Owns),
-            Err(error) => match error.downcast_ref() {
-                Some(Error::Fenced { .. } | Error::Forked { .. } | Error::NeedsBase { .. }) => {
-                    Ok(State::Replaced)
-                }
-                Some(_) | None => Err(error),
-            },
+        let number = note.segment;
+        let owned = self.block_on(async {
+            let owned = own(&chain, &mut note).await;
+            match owned.map_err(anyhow::Error::downcast::<Error>) {
+                Ok(_) => Ok(Ok(())),
+                Err(Ok(error)) => Ok(Err(confirmed(&chain, number, error).await)),
+                Err(Err(error)) => Err(error),
+            }
+        })??;
+        match owned {
+            Ok(()) => Ok(State::Owns),
+            Err(Error::Fenced { .. } | Error::Forked { .. } | Error::NeedsBase { .. }) => {
+                Ok(State::Replaced)
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -235,10 +276,7 @@ impl Stand<'_> {
             Ok(done) => return Ok(Some(done)),
             Err(error) => error,
         };
-        let journal = error.downcast_ref::<Error>().is_some_and(Error::is_passing);
-        let backup = error.downcast_ref::<::backup::Error>();
-        let backup = backup.is_some_and(|error| matches!(error, ::backup::Error::Store(_)));
-        if !journal && !backup && !error.is::<NoBase>() {
+        if !is_passing(&error) && !error.is::<NoBase>() {
             return Err(error);
         }
         let text = format!("{error:#}");
@@ -253,7 +291,8 @@ impl Stand<'_> {
     /// Makes the directory of the newest base and the journal.
     fn recover(&self) -> anyhow::Result<()> {
         let place = backups::open_place(self.url)?;
-        let source = Source { url: self.url, place: &place, key: &self.key };
+        let kept = self.kept.clone();
+        let source = Source { url: self.url, place: &place, key: &self.key, kept };
         let bases = self.block_on(source.bases(None))??;
         let asked = Asked(self.stopped.clone());
         let Recovered { name, base, end } =
@@ -272,13 +311,13 @@ impl Stand<'_> {
         match followed {
             Ok(number) => Ok(Followed::Ended(number)),
             Err(error) => match error.downcast::<Error>() {
-                Ok(
+                Ok(error) => match confirmed(&chain, note.segment, error).await {
                     error @ (Error::NeedsBase { .. }
                     | Error::Forked { .. }
                     | Error::Missing(_)
-                    | Error::Broken { .. }),
-                ) => Ok(Followed::TooOld(error)),
-                Ok(error) => Err(error.into()),
+                    | Error::Broken { .. }) => Ok(Followed::TooOld(error)),
+                    error => Err(error.into()),
+                },
                 Err(error) => Err(error),
             },
         }
@@ -300,6 +339,10 @@ impl Stand<'_> {
             match reader.next().await {
                 Ok(Some(segment)) => {
                     vigil.saw(segment.header.clone(), system::since_boot());
+                    if note.generation != segment.header.generation {
+                        note.generation = segment.header.generation;
+                        note.write(self.data)?;
+                    }
                     apply(engine, segment)?;
                     told.waits = None;
                     if begun.saturating_sub(noted) > NOTE_PERIOD {
@@ -324,6 +367,11 @@ impl Stand<'_> {
             // The look that began then has found nothing more.
             match vigil.verdict(begun) {
                 Verdict::Ended => {
+                    // What followed a fence may have been collected.
+                    if chain.beyond(vigil.last().number).await?.is_some() {
+                        let (number, position) = (vigil.last().number + 1, engine.position());
+                        return Err(Error::NeedsBase { number, position }.into());
+                    }
                     self.note(engine, note, &vigil)?;
                     let (segment, address) = (vigil.last().number, &lease.address);
                     tracing::warn!(segment, address, "the server is gone: taking over");
@@ -370,7 +418,21 @@ impl Stand<'_> {
         engine.sync()?;
         let last = vigil.last();
         (note.segment, note.generation) = (last.number, last.generation);
+        note.asked.retain(|asked| asked.generation > last.generation);
         note.write(self.data)
+    }
+}
+
+/// What the absence of a segment says: where none is there after `number` either, which the directory
+/// has seen, the place is not mounted, or is another one.
+async fn confirmed(chain: &Chain, number: u64, error: Error) -> Error {
+    if !matches!(error, Error::NeedsBase { .. } | Error::Missing(_)) {
+        return error;
+    }
+    match chain.beyond(number.saturating_sub(1)).await {
+        Ok(Some(_)) => error,
+        Ok(None) => Error::NotMounted(number),
+        Err(error) => error,
     }
 }
 

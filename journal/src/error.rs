@@ -11,8 +11,8 @@ pub enum Error {
     /// The store did not answer in time. Ask again.
     #[error("the journal's store did not answer within {} ms", .0.as_millis())]
     Slow(std::time::Duration),
-    /// The directory of the journal lacks the last segment. Ask again.
-    #[error("the journal's directory does not have segment {0}: is it mounted?")]
+    /// The place of the journal lacks the last segment, as a directory that is not mounted. Ask again.
+    #[error("the journal's place does not have segment {0}: is it mounted?")]
     NotMounted(u64),
     /// The directory of the journal is not there. Ask again.
     #[error(transparent)]

@@ -245,7 +245,9 @@ pub(crate) async fn watch_leases(core: Core) {
             continue;
         }
         // A server of a cluster lets no session in before its first lease.
-        let lets_nobody_in = shared.cluster.is_some() && shared.invalidations.version() == 0;
+        // One that another may have replaced hears nobody.
+        let lets_nobody_in = shared.may_be_replaced()
+            || shared.cluster.is_some() && shared.invalidations.version() == 0;
         if lets_nobody_in || Duration::from_nanos(shared.observed.busiest()) > lease / 4 {
             shared.sessions.lock().values().for_each(|session| session.begin_lease());
             continue;

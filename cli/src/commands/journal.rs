@@ -13,6 +13,7 @@ use super::backup::{From, ambiguous, bar, described, history, place_url};
 use crate::{
     backups::{self, variables},
     connect,
+    data::Kept,
     journal::{
         recover::{Recovered, Source, Watch},
         start::REQUEST_TIMEOUT,
@@ -134,7 +135,7 @@ impl Which {
     }
 
     fn source<'a>(&'a self, (place, key): &'a (Place, Key)) -> Source<'a> {
-        Source { url: &self.from.from, place, key }
+        Source { url: &self.from.from, place, key, kept: Kept::default() }
     }
 }
 

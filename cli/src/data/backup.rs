@@ -265,12 +265,14 @@ pub(crate) fn unmake(path: &Path, keeps: bool) -> anyhow::Result<()> {
     fs::write(path.join(FORMATTING), Making::Restore.name()).with_context(context)?;
     // A directory without the mark would be one that nobody may touch.
     sync_folder(path).with_context(context)?;
-    remove(fs::remove_file(path.join(ABOUT)), path)?;
-    sync_folder(path).with_context(context)?;
-    if keeps {
+    // Before the directory is one that nobody needs.
+    if keeps && path.join(META).exists() {
         remove(fs::remove_dir_all(path.join(REPLACED)), path)?;
         remove(fs::rename(path.join(META), path.join(REPLACED)), path)?;
+        sync_folder(path).with_context(context)?;
     }
+    remove(fs::remove_file(path.join(ABOUT)), path)?;
+    sync_folder(path).with_context(context)?;
     remove(fs::remove_file(path.join(BOOT)), path)?;
     super::drop_logs(path)?;
     JournalNote::forget(path)
@@ -296,6 +298,8 @@ pub(crate) fn restore(
     let begun = Begun::new(path, Making::Restore)?;
     let restoring = path.join(RESTORING);
     fs::create_dir(&restoring).with_context(|| format!("cannot make {}", restoring.display()))?;
+    replace(path, KEY, key.to_text().as_bytes())
+        .with_context(|| format!("cannot write {}", path.join(KEY).display()))?;
     fill(&restoring)?;
     let mut about: About = read_about(&restoring)?;
     ensure!(about.server.is_none(), "the base is of a server of a cluster");
@@ -305,7 +309,6 @@ pub(crate) fn restore(
             moved => moved.with_context(|| format!("the base has no {name}"))?,
         }
     }
-    write_private(path, KEY, key.to_text().as_bytes())?;
     if let Restored::Copy = restored {
         let why = "a copy made from a backup; see `pando backup final`\n";
         write_private(path, RESTORED, why.as_bytes())?;

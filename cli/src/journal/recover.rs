@@ -7,7 +7,7 @@ use std::{cmp::Reverse, path::Path};
 
 use ::backup::{Base, Key, Place};
 use ::journal::{Error, Journal as Chain, Reader, Replica};
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use store::{Engine as _, RocksEngine};
 use tokio::runtime::Runtime;
 
@@ -22,6 +22,8 @@ pub(crate) struct Source<'a> {
     pub(crate) url: &'a str,
     pub(crate) place: &'a Place,
     pub(crate) key: &'a Key,
+    /// Options that the directory keeps.
+    pub(crate) kept: Kept,
 }
 
 /// Steps of a recovery, for who shows them. Each is asked whether to go on.
@@ -38,10 +40,14 @@ pub(crate) trait Watch {
     fn applies(&self, segment: u64) -> anyhow::Result<()>;
 }
 
-/// There is no base yet that a journal begins with.
+/// There is no base that a journal begins with; there may be one later.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no base of a server with a journal: nothing can be recovered")]
-pub(crate) struct NoBase;
+pub(crate) enum NoBase {
+    #[error("there is no base of a server with a journal: nothing can be recovered")]
+    None,
+    #[error("no complete base leads to the end of the journal")]
+    Leads,
+}
 
 /// A directory that was made.
 pub(crate) struct Recovered {
@@ -58,7 +64,7 @@ impl Source<'_> {
         let mut bases = self.place.bases(self.key, history).await?;
         bases.retain(|base| base.manifest.generation > 0);
         if bases.is_empty() {
-            return Err(NoBase.into());
+            return Err(NoBase::None.into());
         }
         Base::must_be_of_one_history(&bases)?;
         bases.reverse();
@@ -81,7 +87,7 @@ impl Source<'_> {
         watch: &dyn Watch,
     ) -> anyhow::Result<Recovered> {
         let newest = bases.iter().map(|base| base.manifest.number).max().unwrap_or_default();
-        let kept = Kept::read(path)?;
+        let kept = &self.kept;
         bases.retain(Base::is_complete);
         // An old server may be late with a base.
         bases.sort_by_key(|base| Reverse((base.manifest.generation, base.manifest.number)));
@@ -126,7 +132,7 @@ impl Source<'_> {
                 },
             }
         }
-        Err(anyhow!("no complete base leads to the end of the journal"))
+        Err(NoBase::Leads.into())
     }
 
     /// Brings a restored engine to the end of the journal, and notes where that is. Returns the last

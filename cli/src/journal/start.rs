@@ -23,8 +23,8 @@ use std::{
 
 use ::backup::Place;
 use ::journal::{
-    Covered, End, Error, Journal as Chain, Known, Owner, Reader, Replica, Segment, Taken, Tenure,
-    Times, Trouble, Verdict, Vigil, check, fence,
+    Covered, End, Error, Journal as Chain, Known, Owner, Reader, Replica, Segment, Tenure, Times,
+    Trouble, Verdict, Vigil, check, fence,
 };
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base::{Random as _, error::describe};
@@ -133,7 +133,7 @@ fn on_this_thread(
         if terms.ends_at.is_none() {
             timeout(STORE_TIMEOUT, check(&place, &*random))
                 .await
-                .context("the store is too slow")??;
+                .map_err(|_| Error::Slow(STORE_TIMEOUT))??;
         }
         let mut note = match JournalNote::read(path)? {
             Some(note) if note.history == history => note,
@@ -143,39 +143,49 @@ fn on_this_thread(
             }
             None => JournalNote::begin(url, uuid, history, 0),
         };
-        let end = own(&chain, &mut note).await?;
-        let ends_at = match terms.ends_at {
-            None if note.follows => lease_ended(&chain, end.number).await?,
-            seen => seen,
-        };
-        let reached = position.max(end.last.unwrap_or_default());
-        // What is on this disk alone must not be lost to a server that stands by.
-        let is_whole =
-            note.base > 0 && rest(&logged, end.last.unwrap_or_default(), position).is_some();
-        let tenure = Tenure::unbound(terms.lease);
-        let begun = system::since_boot();
-        if is_whole {
-            tenure.bind(begun);
-        }
-        let known = Known {
-            segment: end.number,
-            replica: Replica { generation: note.generation, position: reached },
-            covered: Covered { base: note.base, position: note.position },
-            stable: 0,
-            ends_at,
-            lease_millis: tenure.millis(),
-        };
-        let owner = Owner { generation: note.next_generation(), run: random.next() };
-        note.asked.push(Asked { generation: owner.generation, run: owner.run });
-        note.write(path)?;
         let failed = Mutex::new(None);
         let told = |trouble: Trouble<'_>| tell(&failed, &trouble);
-        let fenced = fence(&chain, owner, &known, Times::default(), random.clone(), &told);
-        let taken = timeout(STORE_TIMEOUT, fenced).await.map_err(|_| {
-            let why = failed.lock().clone().unwrap_or_else(|| "it does not answer".to_owned());
-            anyhow!("{why}")
-        })?;
-        let Taken { mut writer, .. } = taken?;
+        let tenure = Tenure::unbound(terms.lease);
+        let (owner, mut taken, begun) = loop {
+            let end = own(&chain, &mut note).await?;
+            let ends_at = match terms.ends_at {
+                None if note.follows => lease_ended(&chain, end.number).await?,
+                seen => seen,
+            };
+            let reached = position.max(end.last.unwrap_or_default());
+            // What is on this disk alone must not be lost to a server that stands by.
+            let is_whole =
+                note.base > 0 && rest(&logged, end.last.unwrap_or_default(), position).is_some();
+            let begun = system::since_boot();
+            if is_whole {
+                tenure.bind(begun);
+            }
+            let known = Known {
+                segment: end.number,
+                replica: Replica { generation: note.generation, position: reached },
+                covered: Covered { base: note.base, position: note.position },
+                stable: 0,
+                // What comes after that is looked at first: it may be another server's fence.
+                ends_at: Some(ends_at.unwrap_or(end.number)),
+                lease_millis: tenure.millis(),
+            };
+            let owner = Owner { generation: note.next_generation(), run: random.next() };
+            note.asked.push(Asked { generation: owner.generation, run: owner.run });
+            note.write(path)?;
+            let fenced = fence(&chain, owner, &known, Times::default(), random.clone(), &told);
+            match timeout(STORE_TIMEOUT, fenced).await {
+                Ok(Ok(taken)) => break (owner, taken, begun),
+                // A late segment of this directory, if its end is not another server's.
+                Ok(Err(Error::GoesOn { .. })) if ends_at.is_none() => {}
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => {
+                    let why = failed.lock().clone();
+                    let why = why.unwrap_or_else(|| "it does not answer".to_owned());
+                    return Err(anyhow!(Error::Slow(STORE_TIMEOUT)).context(why));
+                }
+            }
+        };
+        let writer = &mut taken.writer;
         (note.generation, note.asked, note.follows) = (owner.generation, Vec::new(), false);
         note.write(path)?;
         let end = writer.end();
@@ -198,7 +208,7 @@ fn on_this_thread(
             _ if note.base == 0 => Phase::Begins,
             Some(rest) => {
                 let rest = rest.to_vec();
-                run::append_all(&mut writer, rest, &told, STORE_TIMEOUT).await?;
+                run::append_all(writer, rest, &told, STORE_TIMEOUT).await?;
                 Phase::InForce
             }
             None => Phase::Begins,
@@ -208,7 +218,7 @@ fn on_this_thread(
         if phase == Phase::InForce {
             tenure.bind(begun);
         }
-        anyhow::Ok((writer, phase, note, (tenure, begun)))
+        anyhow::Ok((taken.writer, phase, note, (tenure, begun)))
     };
     let (writer, phase, note, (tenure, begun)) =
         runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
@@ -269,7 +279,7 @@ async fn lease_ended(chain: &Chain, number: u64) -> anyhow::Result<Option<u64>> 
     }
 }
 
-/// Sees the same of a journal that a directory turns away from.
+/// Sees the same of a journal that a directory turns away from, and leaves it.
 async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<JournalNote> {
     let url = note.url.clone();
     let looked = async {
@@ -277,7 +287,8 @@ async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<Journal
         let uuid = u128::from_str_radix(&note.uuid, 16).context("it names no file system")?;
         let place = Place::open_once(&url, backups::variables(), REQUEST_TIMEOUT)?;
         let chain = Chain::new(place, (uuid, note.history), MEMBER, key, REQUEST_TIMEOUT);
-        own(&chain, &mut note).await
+        let end = own(&chain, &mut note).await?;
+        leave(&chain, &end, path, &mut note).await
     };
     if let Err(error) = looked.await {
         return match error.downcast_ref::<Error>() {
@@ -293,6 +304,36 @@ async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<Journal
         };
     }
     Ok(note)
+}
+
+/// Ends a chain whose directory turns away from it, so that nobody takes over what is not gone on
+/// with: by a fence without a lease.
+async fn leave(
+    chain: &Chain,
+    end: &End,
+    path: &Path,
+    note: &mut JournalNote,
+) -> anyhow::Result<()> {
+    let last = chain.read(end.number).await?;
+    if last.is_none_or(|last| last.header.lease.millis == 0) {
+        return Ok(());
+    }
+    let random = Arc::new(SystemRandom::default());
+    let position = end.last.unwrap_or_default();
+    let known = Known {
+        segment: end.number,
+        replica: Replica { generation: note.generation, position },
+        covered: Covered { base: note.base, position: note.position },
+        ends_at: Some(end.number),
+        ..Known::default()
+    };
+    let owner = Owner { generation: note.next_generation(), run: random.next() };
+    note.asked.push(Asked { generation: owner.generation, run: owner.run });
+    note.write(path)?;
+    let fenced = fence(chain, owner, &known, Times::default(), random, &|_| ());
+    timeout(STORE_TIMEOUT, fenced).await.map_err(|_| Error::Slow(STORE_TIMEOUT))??;
+    note.generation = owner.generation;
+    Ok(())
 }
 
 /// The next segment; a store that fails for a moment is asked again.

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use tokio::time::sleep;
+
 use crate::{
     data::Kept,
     failure::usage,
@@ -46,7 +48,8 @@ impl StandbyArgs {
             ));
         }
         let (data, url) = (data.to_owned(), backup.url.clone());
-        Ok(Some(Standby { data, url, key: self.journal_key.clone() }))
+        let (key, kept) = (self.journal_key.clone(), kept.clone());
+        Ok(Some(Standby { data, url, key, kept }))
     }
 
     /// Starts the server, when it is its turn; nothing when it was told to stop before.
@@ -66,8 +69,9 @@ impl StandbyArgs {
                 Turn::Serve(ends_at) => ends_at,
             };
             match Serving::start(data, Options { ends_at, ..options.clone() }) {
-                Err(error) if standby::is_overtaken(&error) => {
-                    tracing::info!(why = format!("{error:#}"), "standing by again");
+                Err(error) if standby::stands_by_again(&error) => {
+                    tracing::warn!(why = format!("{error:#}"), "standing by again");
+                    sleep(standby::RETRY_PAUSE).await;
                 }
                 started => return started.map(Some),
             }
