@@ -29,6 +29,7 @@ mod machines;
 mod memory;
 mod mounted;
 mod observe;
+mod packages;
 mod region;
 mod repair;
 mod s3;
