@@ -205,7 +205,8 @@ in_root userdel pando 2>/dev/null || true
 # The pages of this machine need no new index.
 rm -f "$ROOT/var/lib/man-db/auto-update"
 mkdir -p "$ROOT/run/systemd/system"
-rm -f "$ROOT/usr/bin/systemctl"
+# Containers forbid dpkg to start anything.
+rm -f "$ROOT"/usr/bin/systemctl "$ROOT"/usr/sbin/policy-rc.d
 printf '#!/bin/sh\necho "$*" >>/run/asked\n' >"$ROOT/usr/bin/systemctl"
 chmod +x "$ROOT/usr/bin/systemctl"
 mkdir "$ROOT/packages"
@@ -300,11 +301,11 @@ fn a_server_of_the_package_serves_what_its_administrator_formatted() {
         in_root chown -R pando:pando /var/lib/pando
         as=(setpriv --reuid pando --regid pando --clear-groups --no-new-privs --bounding-set=-all)
         serve=(pando serve --data /var/lib/pando --listen 127.0.0.1:0 --http off)
-        in_root "${as[@]}" "${serve[@]}" >"$FOLDER/served" 2>&1 &
+        chroot "$ROOT" "${as[@]}" "${serve[@]}" >"$FOLDER/served" 2>&1 &
         server=$!
         trap 'kill "$server" 2>/dev/null || true' EXIT
-        listens() { address=$(sed -n 1p "$ROOT/var/lib/pando/address" 2>/dev/null) && [[ $address ]]; }
-        until listens; do
+        addresses=$ROOT/var/lib/pando/address
+        until address=$(sed -n 1p "$addresses" 2>/dev/null) && [[ $address ]]; do
             kill -0 "$server" 2>/dev/null || { cat "$FOLDER/served" >&2; fail "the server ended"; }
         done
         in_root pando bench md "$address" --files 20 --token /var/lib/pando/admin.token >/dev/null
