@@ -146,6 +146,8 @@ fn the_bill_of_materials_names_each_crate_of_the_program() {
     let Some(package) = package() else { return };
     let root = unpacked(package);
     let listed = fs::read(root.path().join("usr/share/doc/pando/sbom.cdx.json")).unwrap();
+    let copyright = fs::read_to_string(root.path().join("usr/share/doc/pando/copyright")).unwrap();
+    assert!(copyright.contains("sbom.cdx.json"), "{copyright}");
     let listed: Value = serde_json::from_slice(&listed).unwrap();
     assert_eq!(
         (&listed["bomFormat"], &listed["specVersion"]),
