@@ -4,7 +4,7 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench install uninstall clean
+.PHONY: help run test bench package install uninstall clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ install: ## install the program, libpando for C, its mount(8) helpers, systemd u
 	@scripts/build
 	@cargo build --locked --release --package capi
 	@scripts/install
+
+package: ## make a package for Debian in target/packages
+	@scripts/deps package
+	@scripts/rocksdb-cache
+	@scripts/build --for-package
+	@PANDO=target/package/release/pando scripts/package
 
 uninstall: ## remove what make install has installed; data directories stay
 	@scripts/install --remove
