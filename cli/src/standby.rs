@@ -284,7 +284,7 @@ impl Stand<'_> {
             tracing::warn!(error = text, "the journal at {} is waited for", self.shown());
             told.waits = Some(text);
         }
-        self.block_on(sleep(RETRY_PAUSE))?;
+        self.block_on(async { sleep(RETRY_PAUSE).await })?;
         Ok(None)
     }
 
@@ -461,12 +461,14 @@ struct Told {
 
 impl Told {
     fn stands_by(&mut self, name: &str, address: &str) {
-        // A fence has no address yet.
-        if address.is_empty() || self.stands_by.as_deref() == Some(address) {
+        // A fence has no address.
+        let is_told = |before: &String| before == address || address.is_empty();
+        if self.stands_by.as_ref().is_some_and(is_told) {
             return;
         }
         self.stands_by = Some(address.to_owned());
-        output::or_log(output::print(&format!("standing by for {name}, served at {address}")));
+        let served = if address.is_empty() { "" } else { ", served at " };
+        output::or_log(output::print(&format!("standing by for {name}{served}{address}")));
         crate::notify::ready();
     }
 

@@ -342,6 +342,7 @@ fn while_the_store_is_away_longer_than_the_lease_nobody_is_served() {
             if !comes_in {
                 break;
             }
+            pause(Duration::from_millis(50));
         }
         assert!(!comes_in, "the lease has ended");
         let (code, said) = status(&server, &machines.data(0));
@@ -402,9 +403,6 @@ fn standing_by_without_what_it_needs_is_refused() {
     let journal = ["--journal", text(&store), "--journal-lease", "3s"];
     let said = refused(&at("new"), &journal, 2);
     assert!(said.contains("--journal-key"), "{said}");
-    let missing = at("missing");
-    let said = refused(&at("new"), &["--journal", text(&missing), "--journal-lease", "3s"], 1);
-    assert!(said.contains("there is no directory"), "{said}");
     assert!(!at("new").exists());
     // A directory of another journal is not touched.
     let machines = Machines::new(1);

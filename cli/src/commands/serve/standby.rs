@@ -63,11 +63,18 @@ impl StandbyArgs {
             return Serving::start(data, options).map(Some);
         };
         server::try_bind(&options)?;
+        let mut stood_by = false;
         loop {
-            let ends_at = match standby.until_its_turn(stop.asked()).await? {
-                Turn::Stopped => return Ok(None),
-                Turn::Serve(ends_at) => ends_at,
+            let ends_at = match standby.until_its_turn(stop.asked()).await {
+                Ok(Turn::Stopped) => return Ok(None),
+                Ok(Turn::Serve(ends_at)) => ends_at,
+                Err(error) if stood_by && standby::stands_by_again(&error) => {
+                    sleep(standby::RETRY_PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
+            stood_by = true;
             match Serving::start(data, Options { ends_at, ..options.clone() }) {
                 Err(error) if standby::stands_by_again(&error) => {
                     tracing::warn!(why = format!("{error:#}"), "standing by again");
