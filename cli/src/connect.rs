@@ -206,18 +206,22 @@ async fn within(
     }
 }
 
-/// Returns the state of the first of these servers that answers; `None`: none has answered in time.
-/// A silent server is asked again, as it may be starting.
+/// Returns the state of the first of these servers that answers and is ready, else of the first that
+/// answers; `None`: none has answered in time. A silent server is asked again, as it may be starting.
 pub(crate) async fn standing(config: &Config) -> anyhow::Result<Option<Standing>> {
     let (began, mut told) = (Instant::now(), false);
     loop {
-        let mut refused = None;
+        let (mut refused, mut unready) = (None, None);
         for server in &config.addresses {
             match Client::standing(config, server).await {
-                Ok(Some(standing)) => return Ok(Some(standing)),
+                Ok(Some(standing)) if standing.ready => return Ok(Some(standing)),
+                Ok(Some(standing)) => unready = unready.or(Some(standing)),
                 Ok(None) => {}
                 Err(error) => refused = Some(error),
             }
+        }
+        if unready.is_some() {
+            return Ok(unready);
         }
         if let Some(error) = refused {
             return Err(error.into());

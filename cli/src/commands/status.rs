@@ -47,7 +47,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Err(connect::no_session(&config.addresses).await);
         };
         // The coordinator answers administrators also before the cluster is complete.
-        let status = if standing.ready || standing.server == 0 {
+        let coordinates = standing.server == 0 && standing.servers > 1;
+        let status = if standing.ready || coordinates {
             Some(Box::pin(ask(config)).await?)
         } else {
             timeout(UNREADY_TIMEOUT, Box::pin(ask(config))).await.ok().transpose()?
