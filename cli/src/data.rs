@@ -781,7 +781,7 @@ fn begin(path: &Path, making: Making) -> anyhow::Result<()> {
         for file in [SIGNING_KEY, ADMIN_TOKEN, NEWEST_KEY, backup::RESTORED] {
             remove(fs::remove_file(path.join(file)), path)?;
         }
-        // What is restored needs it, and it may be nowhere else.
+        // The key that opens the base may be nowhere else.
         if making != Making::Restore {
             remove(fs::remove_file(path.join(backup::KEY)), path)?;
         }

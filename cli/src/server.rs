@@ -366,7 +366,7 @@ impl Running {
             DataDir::forget_boot(self.data.path());
         }
         if let Some(backups) = self.backups.take() {
-            // Who stands by takes over only when this is done.
+            // A standby takes over only when this is done.
             let has_lease = self.journal.as_ref().is_some_and(|(ship, _)| ship.has_lease());
             backups.stop(!has_lease);
         }

@@ -24,7 +24,7 @@ use std::{
 };
 
 use ::backup::{Key, Place};
-use ::journal::{Error, Journal as Chain, Reader, Replica, Verdict, Vigil, check};
+use ::journal::{Error, Journal as Chain, Reader, Replica, Segment, Verdict, Vigil, check};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base::error::describe;
 use store::{Engine as _, RocksConfig, RocksEngine};
@@ -54,7 +54,7 @@ const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
 const LOOK_PERIOD_MAX: Duration = Duration::from_secs(2);
 /// Pause after a failure of the store, and before a journal without a base is looked at again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// What was applied is made stable, and noted, after so long.
+/// Time after which what was applied is made stable, and noted.
 const NOTE_PERIOD: Duration = Duration::from_secs(30);
 
 /// A server that stands by.
@@ -73,7 +73,7 @@ pub(crate) struct Standby {
 pub(crate) enum Turn {
     /// The server starts: where the journal ends at this segment, or as the journal's owner.
     Serve(Option<u64>),
-    /// Nobody wants the server any more.
+    /// The server was told to stop.
     Stopped,
 }
 
@@ -116,7 +116,7 @@ impl Standby {
         let (done, mut turn) = oneshot::channel();
         let standby = self.clone();
         let run = move || {
-            // Nobody listens only when the process ends.
+            // Without a listener the process ends.
             let _ = done.send(standby.run(&stopped));
         };
         let thread = thread::Builder::new().name("standby".to_owned()).spawn(run);
@@ -223,7 +223,7 @@ impl Stand<'_> {
         shown(self.url)
     }
 
-    /// What `work` gives, or an error when the server is told to stop.
+    /// The result of `work`, or an error when the server is told to stop.
     fn block_on<T>(&self, work: impl Future<Output = T>) -> anyhow::Result<T> {
         self.runtime.block_on(until(self.stopped, work))
     }
@@ -234,7 +234,7 @@ impl Stand<'_> {
         Ok(Chain::new(self.once.clone(), of, MEMBER, self.key.clone(), REQUEST_TIMEOUT))
     }
 
-    /// What the directory is to the journal.
+    /// The state of the directory, by what the journal has.
     fn state(&self) -> anyhow::Result<State> {
         let path = self.data;
         if !data::is_formatted(path) {
@@ -323,6 +323,21 @@ impl Stand<'_> {
         }
     }
 
+    /// Applies a segment, and watches from then on over that one.
+    fn apply(
+        &self,
+        engine: &RocksEngine,
+        segment: Segment,
+        (vigil, note): (&mut Vigil, &mut JournalNote),
+    ) -> anyhow::Result<()> {
+        vigil.saw(segment.header.clone(), system::since_boot());
+        if note.generation != segment.header.generation {
+            note.generation = segment.header.generation;
+            note.write(self.data)?;
+        }
+        apply(engine, segment)
+    }
+
     async fn follow_with(
         &self,
         chain: &Chain,
@@ -338,12 +353,7 @@ impl Stand<'_> {
             let begun = system::since_boot();
             match reader.next().await {
                 Ok(Some(segment)) => {
-                    vigil.saw(segment.header.clone(), system::since_boot());
-                    if note.generation != segment.header.generation {
-                        note.generation = segment.header.generation;
-                        note.write(self.data)?;
-                    }
-                    apply(engine, segment)?;
+                    self.apply(engine, segment, (&mut vigil, note))?;
                     told.waits = None;
                     if begun.saturating_sub(noted) > NOTE_PERIOD {
                         noted = begun;
@@ -352,7 +362,7 @@ impl Stand<'_> {
                     continue;
                 }
                 Ok(None) => {}
-                // What was not seen is not the end.
+                // A segment that cannot be read is no end.
                 Err(error) if error.is_passing() => {
                     told.waits(&error);
                     sleep(RETRY_PAUSE).await;
@@ -367,10 +377,14 @@ impl Stand<'_> {
             // The look that began then has found nothing more.
             match vigil.verdict(begun) {
                 Verdict::Ended => {
-                    // What followed a fence may have been collected.
+                    // A fence is kept when the segments after it were collected.
                     if chain.beyond(vigil.last().number).await?.is_some() {
-                        let (number, position) = (vigil.last().number + 1, engine.position());
-                        return Err(Error::NeedsBase { number, position }.into());
+                        let Some(segment) = reader.next().await? else {
+                            let (number, position) = (vigil.last().number + 1, engine.position());
+                            return Err(Error::NeedsBase { number, position }.into());
+                        };
+                        self.apply(engine, segment, (&mut vigil, note))?;
+                        continue;
                     }
                     self.note(engine, note, &vigil)?;
                     let (segment, address) = (vigil.last().number, &lease.address);
@@ -423,7 +437,7 @@ impl Stand<'_> {
     }
 }
 
-/// What the absence of a segment says: where none is there after `number` either, which the directory
+/// The meaning of an absent segment: where none is there after `number` either, which the directory
 /// has seen, the place is not mounted, or is another one.
 async fn confirmed(chain: &Chain, number: u64, error: Error) -> Error {
     if !matches!(error, Error::NeedsBase { .. } | Error::Missing(_)) {
@@ -436,11 +450,11 @@ async fn confirmed(chain: &Chain, number: u64, error: Error) -> Error {
     }
 }
 
-/// What a directory is to the journal.
+/// The state of a directory, by what the journal has.
 enum State {
     Empty,
     Owns,
-    /// It has served, and another one serves since.
+    /// The directory has served, and another one serves since.
     Replaced,
     Follows,
 }
@@ -451,7 +465,7 @@ enum Followed {
     TooOld(Error),
 }
 
-/// What people were told.
+/// News that people were told.
 #[derive(Default)]
 struct Told {
     stands_by: Option<String>,
@@ -510,7 +524,7 @@ impl Watch for Asked {
     }
 }
 
-/// What `work` gives, or an error when the server is told to stop.
+/// The result of `work`, or an error when the server is told to stop.
 async fn until<T>(
     stopped: &watch::Receiver<bool>,
     work: impl Future<Output = T>,

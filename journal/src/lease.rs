@@ -69,7 +69,7 @@ impl Tenure {
     pub fn extend(&self, begun: Duration) {
         if let Some(ends) = self.ends_after(begun) {
             let later = |before: u64| (before != RESIGNED && before < ends).then_some(ends);
-            // It stays as it is where it is later, or was given up.
+            // A later end stays, and one that was given up.
             let _ = self.ends.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         tenure.extend(11 * SECOND);
         assert_eq!(tenure.left(14 * SECOND), Some(SECOND));
         assert!(!tenure.holds(15 * SECOND));
-        // It was late, and nobody has taken over.
+        // The renewal was late, and nobody has taken over.
         tenure.extend(20 * SECOND);
         assert!(tenure.holds(22 * SECOND));
         tenure.resign();

@@ -570,7 +570,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let announced = announce(serving.running());
         if args.standby.is_given() {
-            // Who has read that the server stands by may have gone since.
+            // The reader of the line that it stands by may have gone since.
             output::or_log(announced);
         } else {
             announced?;

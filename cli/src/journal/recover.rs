@@ -154,10 +154,15 @@ impl Source<'_> {
             watch.applies(segment.header.number)?;
             apply(engine, segment)?;
         }
-        let end = reader.end();
-        if journal.beyond(end.number).await?.is_some() {
-            return Err(Error::NeedsBase { number: end.number + 1, position }.into());
+        // The server may go on, or what comes next was collected.
+        let number = reader.end().number;
+        if journal.beyond(number).await?.is_some() {
+            let Some(segment) = reader.next().await? else {
+                return Err(Error::NeedsBase { number: number + 1, position }.into());
+            };
+            apply(engine, segment)?;
         }
+        let end = reader.end();
         let (uuid, history) = ids(base)?;
         JournalNote {
             follows: true,

@@ -153,7 +153,7 @@ fn on_this_thread(
                 seen => seen,
             };
             let reached = position.max(end.last.unwrap_or_default());
-            // What is on this disk alone must not be lost to a server that stands by.
+            // Changes on this disk alone must not be lost to a server that stands by.
             let is_whole =
                 note.base > 0 && rest(&logged, end.last.unwrap_or_default(), position).is_some();
             let begun = system::since_boot();
@@ -165,7 +165,7 @@ fn on_this_thread(
                 replica: Replica { generation: note.generation, position: reached },
                 covered: Covered { base: note.base, position: note.position },
                 stable: 0,
-                // What comes after that is looked at first: it may be another server's fence.
+                // A later segment is looked at first: it may be another server's fence.
                 ends_at: Some(ends_at.unwrap_or(end.number)),
                 lease_millis: tenure.millis(),
             };

@@ -113,7 +113,7 @@ impl Machines {
         panic!("machine {machine} does not serve");
     }
 
-    /// Nothing is wrong, whoever serves.
+    /// Has the file system checked, at the machine that serves.
     fn check(&self, machine: usize) {
         let token = self.at("token");
         let checked = succeed(&["fsck", &self.addresses[machine], "--token", text(&token)]);
@@ -189,7 +189,7 @@ fn a_machine_that_is_lost_is_replaced_and_comes_back_as_a_standby() {
 
 #[test]
 fn a_server_that_is_stopped_hands_over_at_once() {
-    // Nobody waits for the end of that.
+    // Longer than anybody waits.
     let machines = Machines::with_lease(2, "10m");
     let serving = machines.first();
     let standing = machines.stands_by(1);
@@ -227,7 +227,7 @@ fn a_server_that_is_held_up_or_cut_off_is_replaced_and_tells_nothing_old() {
         writer.close().await.unwrap();
         reader.close().await.unwrap();
     });
-    // It sees that another one has the journal.
+    // The old server sees that another one has the journal.
     assert!(!held_up.wait().success());
 
     // One of the two others serves now: it is cut off from the store, and from nothing else.
@@ -249,7 +249,7 @@ fn a_server_that_is_held_up_or_cut_off_is_replaced_and_tells_nothing_old() {
         writer.write("/file", b"newest").await.unwrap();
         writer.sync().await.unwrap();
         assert_eq!(reader.read("/file").await.unwrap(), b"newest"[..]);
-        // Nobody new comes in where the lease has ended.
+        // No client comes in where the lease has ended.
         let old = machines.client_of(&machines.addresses[serves..=serves]);
         assert!(tokio::time::timeout(Duration::from_secs(1), old).await.is_err());
         writer.close().await.unwrap();
@@ -274,7 +274,7 @@ fn a_standby_whose_way_to_the_store_is_cut_keeps_what_it_has() {
         as_admin(&serving, &machines.data(0), async |client| make(client, path).await);
     };
     write("/before");
-    // Nothing is there, and then an empty directory, as a mount point is.
+    // First nothing is there, and then an empty directory, as a mount point is.
     let way = machines.way(1);
     fs::remove_file(&way).unwrap();
     pause(Duration::from_secs(3));

@@ -126,7 +126,7 @@ struct Machine {
     journal: Journal,
     random: Arc<dyn Random>,
     begun: Instant,
-    /// Its clock runs so much faster or slower, in thousandths.
+    /// Rate of its clock, in thousandths of the true one.
     rate: u32,
     bug: Option<Bug>,
 }
