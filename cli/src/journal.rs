@@ -116,6 +116,8 @@ struct Course {
     shipped_bytes: u64,
     /// The position that is being shipped.
     target: Option<Target>,
+    /// The position up to which the journal must reach before a lease counts.
+    binds_at: Option<u64>,
     /// A base is being made, and the bytes that were written before its copy.
     base: Option<u64>,
     /// Since when puts fail, and the last reason.
@@ -139,6 +141,7 @@ impl Ship {
                 shipped,
                 shipped_bytes: 0,
                 target: None,
+                binds_at: None,
                 base: None,
                 fails: None,
                 lost: String::new(),
@@ -306,6 +309,10 @@ impl Ship {
             course.shipped_bytes = target.bytes;
         }
         (course.fails, course.status) = (None, status);
+        // Before a segment tells of it.
+        if course.binds_at.take_if(|at| *at <= shipped).is_some() {
+            self.tenure.bind(system::since_boot());
+        }
         drop(course);
         self.changed.notify_all();
     }
@@ -315,9 +322,13 @@ impl Ship {
         let mut course = self.course.lock();
         (course.phase, course.shipped) = (Phase::InForce, position);
         course.shipped_bytes = course.base.take().unwrap_or_default();
+        // Until then the disk has what was said to be stable, and the journal lacks it.
+        if course.wanted > position {
+            course.binds_at = Some(course.wanted);
+        } else {
+            self.tenure.bind(system::since_boot());
+        }
         drop(course);
-        // Before a segment tells of it.
-        self.tenure.bind(system::since_boot());
         tracing::info!(position, "the journal is in force");
         self.wake.notify_one();
     }
@@ -450,7 +461,12 @@ mod tests {
     use super::*;
 
     fn ship(phase: Phase) -> Ship {
-        let ship = Ship::new("file:///store".to_owned(), 3, Tenure::unbound(None), (10, phase));
+        let ship = Ship::new(
+            "file:///store".to_owned(),
+            3,
+            Tenure::unbound(Some(Duration::from_secs(600))),
+            (10, phase),
+        );
         ship.course.lock().is_patient = true;
         ship
     }
@@ -489,6 +505,12 @@ mod tests {
         assert_eq!(ship.unneeded(), None);
         ship.begins_after(15);
         assert_eq!((ship.target(), ship.problem()), (Some(20), None));
+        // The disk has what was said to be stable, and a standby would not.
+        assert!(!ship.has_lease());
+        shipped(&ship, 19);
+        assert!(!ship.has_lease());
+        shipped(&ship, 20);
+        assert!(ship.has_lease());
         thread::scope(|scope| {
             let waits = scope.spawn(|| ship.wait(21));
             while ship.course.lock().wanted < 21 {

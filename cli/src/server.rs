@@ -259,6 +259,9 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
         tracing::warn!(error = format!("{error:#}"), "an old copy for the backup is left");
     }
     let backup = options.kept.backup.as_ref();
+    if let Some(kept) = backup.filter(|kept| kept.journal) {
+        journal::start::know_bases(data.path(), &kept.url)?;
+    }
     let state = backups::State::new(data.path(), backup, data.has_local_blocks());
     let beside = state.clone().map(|state| state as Arc<dyn meta::Backup>);
     let Opened { server, engine, journal } =

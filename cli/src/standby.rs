@@ -263,9 +263,12 @@ impl Stand<'_> {
         })??;
         match owned {
             Ok(()) => Ok(State::Owns),
-            Err(Error::Fenced { .. } | Error::Forked { .. } | Error::NeedsBase { .. }) => {
-                Ok(State::Replaced)
-            }
+            Err(
+                Error::Fenced { .. }
+                | Error::Forked { .. }
+                | Error::NeedsBase { .. }
+                | Error::Missing(_),
+            ) => Ok(State::Replaced),
             Err(error) => Err(error.into()),
         }
     }

@@ -265,6 +265,7 @@ pub(crate) fn unmake(path: &Path, keeps: bool) -> anyhow::Result<()> {
     fs::write(path.join(FORMATTING), Making::Restore.name()).with_context(context)?;
     // A directory without the mark would be one that nobody may touch.
     sync_folder(path).with_context(context)?;
+    super::drop_logs(path)?;
     // Before the directory is one that nobody needs.
     if keeps && path.join(META).exists() {
         remove(fs::remove_dir_all(path.join(REPLACED)), path)?;
@@ -274,7 +275,6 @@ pub(crate) fn unmake(path: &Path, keeps: bool) -> anyhow::Result<()> {
     remove(fs::remove_file(path.join(ABOUT)), path)?;
     sync_folder(path).with_context(context)?;
     remove(fs::remove_file(path.join(BOOT)), path)?;
-    super::drop_logs(path)?;
     JournalNote::forget(path)
 }
 

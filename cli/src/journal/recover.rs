@@ -3,13 +3,13 @@
 //! The newest base that fits is restored, and what the chain has beyond is applied to it. Files are
 //! made by [`data::restore`]; who may serve the directory is decided at its start.
 
-use std::{cmp::Reverse, path::Path};
+use std::{cell::RefCell, cmp::Reverse, path::Path};
 
 use ::backup::{Base, Key, Place};
 use ::journal::{Error, Journal as Chain, Reader, Replica};
 use anyhow::Context as _;
 use store::{Engine as _, RocksEngine};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::Notify};
 
 use super::start::{MEMBER, REQUEST_TIMEOUT, apply};
 use crate::{
@@ -105,15 +105,21 @@ impl Source<'_> {
             };
             let restored = Restored::Successor(&mut complete);
             let done = data::restore(path, self.key, restored, |folder| {
-                let stopped = std::cell::RefCell::new(None);
+                let (stopped, stop) = (RefCell::new(None), Notify::new());
                 let told = |done: ::backup::Progress| {
                     if let Err(error) = watch.reads(&base, done.bytes) {
                         stopped.borrow_mut().get_or_insert(error);
+                        stop.notify_one();
                     }
                 };
-                let restored = runtime.block_on(self.place.restore(&base, self.key, folder, &told));
-                stopped.take().map_or(Ok(()), Err)?;
-                Ok(restored?)
+                runtime.block_on(async {
+                    tokio::select! {
+                        restored = self.place.restore(&base, self.key, folder, &told) => restored?,
+                        () = stop.notified() => {}
+                    }
+                    anyhow::Ok(())
+                })?;
+                stopped.take().map_or(Ok(()), Err)
             });
             match done {
                 Ok((name, _)) => return Ok(Recovered { name, base, end }),

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use ::backup::Place;
+use ::backup::{Names, Place};
 use ::journal::{
     Covered, End, Error, Journal as Chain, Known, Owner, Reader, Replica, Segment, Tenure, Times,
     Trouble, Verdict, Vigil, check, fence,
@@ -261,6 +261,28 @@ pub(crate) async fn own(chain: &Chain, note: &mut JournalNote) -> anyhow::Result
     Ok(end)
 }
 
+/// Has a directory that has followed another server's journal know the bases that were made meanwhile:
+/// contents that they name stay.
+pub(crate) fn know_bases(path: &Path, url: &str) -> anyhow::Result<()> {
+    let Some(note) = JournalNote::read(path)?.filter(|note| note.follows) else { return Ok(()) };
+    let Some(progress) = BackupProgress::read(path)? else { return Ok(()) };
+    let uuid = u128::from_str_radix(&note.uuid, 16).context("journal.json has no id")?;
+    let names = Names::new(uuid, note.history);
+    // On a thread of its own: the caller's may have a runtime.
+    let listed = thread::scope(|scope| {
+        let list = || -> anyhow::Result<_> {
+            let place = Place::open_once(url, backups::variables(), REQUEST_TIMEOUT)?;
+            let listed = connect::runtime()?
+                .block_on(async { timeout(STORE_TIMEOUT, place.numbers(&names)).await });
+            Ok(listed.map_err(|_| Error::Slow(STORE_TIMEOUT))??)
+        };
+        scope.spawn(list).join()
+    });
+    let listed = listed.unwrap_or_else(|_| Err(anyhow!("the list of bases was interrupted")))?;
+    let newest = listed.into_iter().max().unwrap_or_default().max(progress.newest);
+    BackupProgress { newest, ..progress }.write(path)
+}
+
 /// Waits until the lease of the server that wrote a journal's last segment has ended. Returns its
 /// number, or nothing where it has no lease: then somebody has said that it is gone.
 async fn lease_ended(chain: &Chain, number: u64) -> anyhow::Result<Option<u64>> {
@@ -281,6 +303,12 @@ async fn lease_ended(chain: &Chain, number: u64) -> anyhow::Result<Option<u64>> 
 
 /// Sees the same of a journal that a directory turns away from, and leaves it.
 async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<JournalNote> {
+    ensure!(
+        !note.follows,
+        "{} has followed the journal of another server at {}: serve it with that journal, or not at all",
+        path.display(),
+        shown(&note.url)
+    );
     let url = note.url.clone();
     let looked = async {
         let key = data::backup_key(path)?;

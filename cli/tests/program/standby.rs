@@ -184,6 +184,16 @@ fn a_machine_that_is_lost_is_replaced_and_comes_back_as_a_standby() {
     ]);
     assert!(said.contains("leads to the end"), "{said}");
     assert_eq!(standing.stop(), Some(0));
+    // A directory that has followed does not turn away from a server that lives.
+    let followed = machines.data(1);
+    let serve = ["serve", "--data", text(&followed), "--listen", "127.0.0.1:0", "--http", "off"];
+    let said = fail(1, &[&serve[..], &["--journal", "off"]].concat());
+    assert!(said.contains("has followed the journal of another server"), "{said}");
+    block_on(async {
+        let client = machines.client().await;
+        make(&client, "/undisturbed").await;
+        client.close().await.unwrap();
+    });
     assert_eq!(serving.stop(), Some(0));
 }
 

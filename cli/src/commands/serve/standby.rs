@@ -63,12 +63,17 @@ impl StandbyArgs {
             return Serving::start(data, options).map(Some);
         };
         server::try_bind(&options)?;
-        let mut stood_by = false;
+        let (mut stood_by, mut told) = (false, None);
         loop {
             let ends_at = match standby.until_its_turn(stop.asked()).await {
                 Ok(Turn::Stopped) => return Ok(None),
                 Ok(Turn::Serve(ends_at)) => ends_at,
                 Err(error) if stood_by && standby::stands_by_again(&error) => {
+                    let why = format!("{error:#}");
+                    if told.as_ref() != Some(&why) {
+                        tracing::warn!(why, "the journal is waited for");
+                        told = Some(why);
+                    }
                     sleep(standby::RETRY_PAUSE).await;
                     continue;
                 }
@@ -76,7 +81,8 @@ impl StandbyArgs {
             };
             stood_by = true;
             match Serving::start(data, Options { ends_at, ..options.clone() }) {
-                Err(error) if standby::stands_by_again(&error) => {
+                // A directory without a journal does not stand by.
+                Err(error) if ends_at.is_some() && standby::stands_by_again(&error) => {
                     tracing::warn!(why = format!("{error:#}"), "standing by again");
                     sleep(standby::RETRY_PAUSE).await;
                 }
