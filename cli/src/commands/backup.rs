@@ -21,6 +21,7 @@ use crate::{
     connect,
     data::{self, DataDir, Restored},
     failure::usage,
+    journal::start::must_own,
     output,
 };
 
@@ -223,6 +224,7 @@ impl Now {
         let holds_nothing = kept.is_none() && !data.has_local_blocks();
         let url = self.to.clone().or(kept.map(|kept| kept.url));
         let Some(url) = url else { return Err(usage("--to URL says where the backup goes")) };
+        must_own(data.path())?;
         let engine = data.engine(&data.blocks()?, &RocksConfig::default())?;
         let mut maker = Maker::new(&url, data.path(), data.name());
         let made = connect::runtime()?.block_on(maker.make(&engine, |_| ()))?;

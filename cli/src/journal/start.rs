@@ -138,7 +138,7 @@ fn on_this_thread(
         let mut note = match JournalNote::read(path)? {
             Some(note) if note.history == history => note,
             Some(before) => {
-                let owned = still_own(path, before).await?;
+                let owned = still_own(path, before, true).await?;
                 JournalNote::begin(url, uuid, history, owned.next_generation() - 1)
             }
             None => JournalNote::begin(url, uuid, history, 0),
@@ -301,8 +301,19 @@ async fn lease_ended(chain: &Chain, number: u64) -> anyhow::Result<Option<u64>> 
     }
 }
 
-/// Sees the same of a journal that a directory turns away from, and leaves it.
-async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<JournalNote> {
+/// Sees that the journal of a directory, if it has one, is not another server's by now: for who writes
+/// to its history without serving it.
+pub(crate) fn must_own(path: &Path) -> anyhow::Result<()> {
+    let Some(note) = JournalNote::read(path)? else { return Ok(()) };
+    connect::runtime()?.block_on(still_own(path, note, false)).map(drop)
+}
+
+/// Sees that the chain is still a directory's, which turns away from it and `leaves` it.
+async fn still_own(
+    path: &Path,
+    mut note: JournalNote,
+    leaves: bool,
+) -> anyhow::Result<JournalNote> {
     ensure!(
         !note.follows,
         "{} has followed the journal of another server at {}: serve it with that journal, or not at all",
@@ -316,13 +327,16 @@ async fn still_own(path: &Path, mut note: JournalNote) -> anyhow::Result<Journal
         let place = Place::open_once(&url, backups::variables(), REQUEST_TIMEOUT)?;
         let chain = Chain::new(place, (uuid, note.history), MEMBER, key, REQUEST_TIMEOUT);
         let end = own(&chain, &mut note).await?;
-        leave(&chain, &end, path, &mut note).await
+        if leaves { leave(&chain, &end, path, &mut note).await } else { Ok(()) }
     };
     if let Err(error) = looked.await {
         return match error.downcast_ref::<Error>() {
-            Some(Error::Fenced { .. } | Error::Forked { .. } | Error::NeedsBase { .. }) => {
-                Err(refused(error, &url, path))
-            }
+            Some(
+                Error::Fenced { .. }
+                | Error::Forked { .. }
+                | Error::NeedsBase { .. }
+                | Error::GoesOn { .. },
+            ) => Err(refused(error, &url, path)),
             Some(_) | None => Err(error.context(format!(
                 "it cannot be seen whether another server has taken the journal at {} over; if that \
                  store is gone for good and no other server is there, remove {}/journal.json",
@@ -444,7 +458,7 @@ pub(crate) fn end(path: &Path) -> anyhow::Result<()> {
     let Some(note) = JournalNote::read(path)? else { return Ok(()) };
     // On a thread of its own: the caller's may have a runtime.
     let looked = thread::scope(|scope| {
-        scope.spawn(|| connect::runtime()?.block_on(still_own(path, note))).join()
+        scope.spawn(|| connect::runtime()?.block_on(still_own(path, note, true))).join()
     });
     looked.unwrap_or_else(|_| Err(anyhow!("the look at the journal was interrupted")))?;
     data::drop_logs(path)?;
