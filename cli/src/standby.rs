@@ -282,11 +282,7 @@ impl Stand<'_> {
         if !is_passing(&error) && !error.is::<NoBase>() {
             return Err(error);
         }
-        let text = format!("{error:#}");
-        if told.waits.as_ref() != Some(&text) {
-            tracing::warn!(error = text, "the journal at {} is waited for", self.shown());
-            told.waits = Some(text);
-        }
+        told.waits(format!("{error:#}"));
         self.block_on(async { sleep(RETRY_PAUSE).await })?;
         Ok(None)
     }
@@ -367,7 +363,7 @@ impl Stand<'_> {
                 Ok(None) => {}
                 // A segment that cannot be read is no end.
                 Err(error) if error.is_passing() => {
-                    told.waits(&error);
+                    told.waits(describe(&error));
                     sleep(RETRY_PAUSE).await;
                     continue;
                 }
@@ -417,7 +413,7 @@ impl Stand<'_> {
                     return Err(Error::NeedsBase { number: note.segment, position: 0 }.into());
                 }
                 Err(error) if error.is_passing() => {
-                    told.waits(&error);
+                    told.waits(describe(&error));
                     sleep(RETRY_PAUSE).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -470,7 +466,7 @@ enum Followed {
 
 /// News that people were told.
 #[derive(Default)]
-struct Told {
+pub(crate) struct Told {
     stands_by: Option<String>,
     cannot: bool,
     waits: Option<String>,
@@ -498,11 +494,11 @@ impl Told {
         }
     }
 
-    fn waits(&mut self, error: &Error) {
-        let text = describe(error);
-        if self.waits.as_ref() != Some(&text) {
-            tracing::warn!(error = text, "the journal cannot be read");
-            self.waits = Some(text);
+    /// Each reason is told once, until the journal was read again.
+    pub(crate) fn waits(&mut self, error: String) {
+        if self.waits.as_ref() != Some(&error) {
+            tracing::warn!(error, "the journal is waited for");
+            self.waits = Some(error);
         }
     }
 }

@@ -115,7 +115,7 @@ impl Writer {
     /// left is stored instead, if there is one. Otherwise as [`Writer::append`].
     ///
     /// # Errors
-    /// As for [`Writer::append`].
+    /// The same as of [`Writer::append`].
     pub async fn renew(&mut self, told: &(dyn Fn(Trouble<'_>) + Sync)) -> Result<Appended> {
         let (parcel, last, renews) = match self.pending.take() {
             Some((parcel, last)) => (parcel, last, false),

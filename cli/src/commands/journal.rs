@@ -80,8 +80,8 @@ struct Verify {
 
 /// Make a data directory that goes on where a lost machine's journal ends.
 ///
-/// The directory has everything that was stable. Serve it with `pando serve`: from then on the old directory
-/// is out of date, and a server that still runs on it stops with its next change. See that the old
+/// The directory has everything that was stable. Serve it with `pando serve`: from then on the old
+/// directory is out of date, and a server that still runs on it stops with its next change. See that the old
 /// machine is off, or cut off, before: until that change it may answer reads with what is old.
 /// After an interruption run the same command again.
 #[derive(Debug, clap::Args)]

@@ -36,7 +36,7 @@ pub(crate) trait Watch {
     /// A segment is applied.
     ///
     /// # Errors
-    /// As for [`Watch::reads`].
+    /// The same as of [`Watch::reads`].
     fn applies(&self, segment: u64) -> anyhow::Result<()>;
 }
 

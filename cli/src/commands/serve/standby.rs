@@ -10,7 +10,7 @@ use crate::{
     server::{self, Options},
     serving::Serving,
     signals::Stop,
-    standby::{self, Standby, Turn},
+    standby::{self, Standby, Told, Turn},
 };
 
 /// A server that waits until it is its turn.
@@ -63,17 +63,13 @@ impl StandbyArgs {
             return Serving::start(data, options).map(Some);
         };
         server::try_bind(&options)?;
-        let (mut stood_by, mut told) = (false, None);
+        let (mut stood_by, mut told) = (false, Told::default());
         loop {
             let ends_at = match standby.until_its_turn(stop.asked()).await {
                 Ok(Turn::Stopped) => return Ok(None),
                 Ok(Turn::Serve(ends_at)) => ends_at,
                 Err(error) if stood_by && standby::stands_by_again(&error) => {
-                    let why = format!("{error:#}");
-                    if told.as_ref() != Some(&why) {
-                        tracing::warn!(why, "the journal is waited for");
-                        told = Some(why);
-                    }
+                    told.waits(format!("{error:#}"));
                     sleep(standby::RETRY_PAUSE).await;
                     continue;
                 }
