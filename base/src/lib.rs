@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod access;
+pub mod account;
 pub mod acl;
 pub mod attr;
 pub mod clock;
@@ -21,6 +22,7 @@ pub mod placement;
 pub mod search;
 
 pub use access::{Access, Cred};
+pub use account::Account;
 pub use acl::{Acl, AclKind};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, Time};
 pub use clock::{Backoff, Clock, Random};

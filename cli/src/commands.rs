@@ -23,6 +23,7 @@ pub(crate) mod mount_helper;
 mod opens;
 mod place;
 mod profile;
+mod quota;
 mod region;
 mod restore;
 mod s3;
@@ -90,6 +91,7 @@ pub(crate) enum Command {
     Watch(watch::Args),
     Info(info::Args),
     Du(du::Args),
+    Quota(quota::Args),
     Set(settings::Set),
     Get(settings::Get),
     Fsck(fsck::Args),
@@ -140,6 +142,7 @@ impl Command {
             Command::Watch(args) => watch::run(&args),
             Command::Info(args) => info::run(&args),
             Command::Du(args) => du::run(&args),
+            Command::Quota(args) => quota::run(args),
             Command::Set(args) => settings::set(&args),
             Command::Get(args) => settings::get(&args),
             Command::Fsck(args) => fsck::run(args),

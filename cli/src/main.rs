@@ -30,6 +30,7 @@ mod notify;
 mod observed;
 mod output;
 mod panics;
+mod people;
 mod server;
 mod serving;
 mod signals;

@@ -5,8 +5,8 @@
 
 use base::{Ino, SessionId};
 use wire::{
-    Evict, Load, LockPage, LocksQuery, OpenPage, OpensQuery, Reply, Request, SessionDetail,
-    SlowLog, SlowQuery,
+    AccountUse, Accounts, Evict, Load, LockPage, LocksQuery, OpenPage, OpensQuery, Reply, Request,
+    SessionDetail, SlowLog, SlowQuery,
 };
 
 use crate::{Client, Result, error::unexpected};
@@ -62,6 +62,28 @@ impl Client {
         match self.ask_server(server, Request::Sessions).await? {
             Reply::Sessions(sessions) => Ok(sessions),
             _ => Err(unexpected()),
+        }
+    }
+
+    /// What `server` has charged to each account, see [`base::Account`]: to all of them where the
+    /// token is an administrator's, otherwise to this client's user and groups. The use of an
+    /// account is the sum over all servers.
+    ///
+    /// # Errors
+    /// As [`Client::server_load`].
+    pub async fn accounts(&self, server: u16) -> Result<Vec<AccountUse>> {
+        let mut all: Vec<AccountUse> = Vec::new();
+        loop {
+            let after = all.last().map_or(Ino(0), |last| last.account);
+            let request = Request::Accounts(Accounts { after });
+            let Reply::Accounts(page) = self.ask_server(server, request).await? else {
+                return Err(unexpected());
+            };
+            // Whatever a server says, this comes to an end.
+            if page.first().is_none_or(|first| first.account <= after) {
+                return Ok(all);
+            }
+            all.extend(page);
         }
     }
 

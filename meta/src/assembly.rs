@@ -31,7 +31,7 @@ use crate::{
     lock::LockTable,
     observe::{self, Observed},
     opens::Opens,
-    quota::Quotas,
+    quota::{self, Quotas},
     reclaim::{backlog::Backlog, marks},
     record::{Config, Record as _, SessionRecord, Settings, TrashSetting, key},
     record_cache::RecordCache,
@@ -127,6 +127,7 @@ impl Server {
         let ring = engine.get(&key::key_ring())?;
         let ring = ring.map(|ring| KeyRing::from_record(&ring)).transpose()?.unwrap_or_default();
         let keys = Arc::new(Keys::new(config.signing_key.clone(), ring, bugs));
+        quota::owners::count_once(engine.as_ref(), config.shards)?;
         let quotas = Quotas::load(engine.as_ref(), several)?;
         let backlog = Backlog::load(engine.as_ref())?;
         let deferred_truncations = DeferredTruncations::load(engine.as_ref())?;

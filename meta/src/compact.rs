@@ -212,8 +212,8 @@ pub(crate) fn step(txn: &mut Txn<'_>, rewritten: &Rewritten) -> Result<()> {
         let inode = &mut file.inode;
         let before = inode.allocated;
         inode.allocated = (inode.allocated + now.allocated()).saturating_sub(was.allocated());
-        let (quota, after) = (inode.quota, inode.allocated);
-        txn.charge_change_freely(quota, before, after);
+        let (accounts, after) = (inode.accounts(), inode.allocated);
+        txn.charge_change_freely(accounts, before, after);
         txn.put_inode(&file);
     }
     txn.facts.left.push(*ino);

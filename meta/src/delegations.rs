@@ -40,7 +40,7 @@ use wire::Grant;
 
 use crate::{
     OpenError,
-    record::{Record, key},
+    record::{QuotaId, Record, key},
 };
 
 /// Most directories that one session holds.
@@ -100,6 +100,8 @@ struct Holder {
     recalled: BTreeSet<DirId>,
     /// Directories that were taken from it, until it says that it knows.
     revoked: BTreeSet<DirId>,
+    /// Accounts whose limits were passed by what the session had done in its directories.
+    passed: BTreeSet<QuotaId>,
     /// When the session last asked for news.
     asked: Option<Instant>,
     /// Whether the session was not told of some of them.
@@ -133,11 +135,25 @@ impl Delegations {
         self.table.lock().dirs.get(&dir).map(|holding| holding.session)
     }
 
-    /// Whether a session may be granted one more directory.
-    pub(crate) fn may_grant(&self, session: SessionId) -> bool {
-        let table = self.table.lock();
+    /// Whether a session may be granted one more directory. `has_room` says whether an account has
+    /// ample room.
+    pub(crate) fn may_grant(&self, session: SessionId, has_room: impl Fn(QuotaId) -> bool) -> bool {
+        let mut table = self.table.lock();
         let is_quiet = table.quiet_until.is_some_and(|until| Instant::now() < until);
-        !is_quiet && table.sessions.get(&session).is_none_or(|holder| holder.dirs.len() < HELD_MAX)
+        !is_quiet
+            && table.sessions.get_mut(&session).is_none_or(|holder| {
+                holder.passed.retain(|id| !has_room(*id));
+                holder.dirs.len() < HELD_MAX && holder.passed.is_empty()
+            })
+    }
+
+    /// A session has made more of an account than its limit allows, in directories that it holds: it
+    /// is to give all of them back, and is granted none until there is room again.
+    pub(crate) fn passed_limit(&self, session: SessionId, account: QuotaId) {
+        self.table.lock().sessions.entry(session).or_default().passed.insert(account);
+        self.of_session(session).into_iter().for_each(|dir| {
+            self.recall(dir);
+        });
     }
 
     /// A session holds a new directory.
@@ -403,10 +419,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nothing_is_granted_for_a_while_after_everything_was_asked_for() {
         let held = Delegations::default();
-        assert!(held.may_grant(ONE));
+        assert!(held.may_grant(ONE, |_| true));
         held.gather().await;
-        assert!(!held.may_grant(ONE));
+        assert!(!held.may_grant(ONE, |_| true));
         tokio::time::sleep(QUIET).await;
-        assert!(held.may_grant(ONE));
+        assert!(held.may_grant(ONE, |_| true));
     }
 }

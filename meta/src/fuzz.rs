@@ -259,6 +259,7 @@ impl Client {
             | Request::FsckPoll(_)
             | Request::FsckNames(_)
             | Request::FsckQuotas(_)
+            | Request::Accounts(_)
             | Request::FsckFixes(_)
             | Request::FsckInos(_)
             | Request::FsckMend(_)

@@ -1,5 +1,6 @@
 //! The operations, a file each: read, check, write. `driver` has everything around them.
 
+mod accounts;
 mod acl;
 mod allocate;
 pub(crate) mod blocks;
@@ -188,6 +189,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::FsckInos(req) => crate::fsck::inos(txn.shared, *req).map(Reply::FsckInos),
         Request::FsckMend(req) => crate::fsck::mend(txn, req).map(Reply::Mended),
         Request::Info(req) => info::run(txn, req).map(Reply::Lines),
+        Request::Accounts(req) => accounts::list(txn, *req).map(Reply::Accounts),
         Request::Lock(req) => {
             count(&counters.lock);
             lock::run(txn, req).map(|()| Reply::Nothing)

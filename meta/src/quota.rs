@@ -1,4 +1,4 @@
-//! Quotas on directories: usage below each of them, exact at any moment and after a crash.
+//! Quotas on directories, users and groups: usage of each, exact at any moment and after a crash.
 //!
 //! A directory with a quota is an *accounting root*. Every directory and inode below it carries the
 //! root's number, inherited at creation, so an operation finds what to charge in the records it
@@ -6,8 +6,8 @@
 //!
 //! Operations are checked against the table here. It is charged while they execute, and the charges
 //! of failed ones are given back. In the store each core keeps one record per root with all that it
-//! has charged to that root itself, and writes it once with each group. No core waits for another,
-//! and no operation writes to the directories above. After a crash the sum of a root's records
+//! has charged to that root itself, and writes it once with each group. So no operation writes to
+//! the directories above, and cores share nothing but the table. After a crash the sum of a root's records
 //! agrees with the surviving records.
 //!
 //! With several servers each charges what it does itself, wherever the inode is: a transaction is
@@ -17,6 +17,10 @@
 //! charge to roots they have not heard of. The coordinator allows how much each server may charge
 //! to a root with limits.
 //!
+//! A user and a group have an *account*, which is charged, stored and limited as a root is: without
+//! a directory, a parent, or a walk that counts. Every account is kept from the beginning, whether
+//! it has limits or not ([`owners`]).
+//!
 //! Invariant: `total` of a root is the sum of all charges here to it and to all roots below it.
 
 pub(crate) mod ask;
@@ -24,11 +28,12 @@ pub(crate) mod count;
 pub(crate) mod grant;
 mod ledger;
 pub(crate) mod ledgers;
+pub(crate) mod owners;
 pub(crate) mod sums;
 
 use std::{
     ops::ControlFlow,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use base::{DirId, FsError, HashMap, Ino, codec};
@@ -41,7 +46,7 @@ use self::grant::{Grant, NeedsGrant};
 use crate::{
     OpenError,
     record::{
-        QuotaId, QuotaRecord, QuotaState, Record, Usage,
+        Accounts, QuotaId, QuotaRecord, QuotaState, Record, Usage,
         key::{self, UsagePart},
     },
 };
@@ -54,6 +59,8 @@ pub(crate) struct Quotas {
     several: bool,
     /// Version of the roots' records, counted by the coordinator; 0 while none were received.
     version: AtomicU64,
+    /// Number of roots below which records change what they are charged to.
+    moving: AtomicUsize,
     /// Wakes the walk that counts.
     pub(crate) wake: Notify,
 }
@@ -160,8 +167,9 @@ impl Quotas {
             forget_gone(engine, &mut table)?;
         }
         add_up(&mut table);
+        let moving = table.values().filter(|quota| quota.record.state.is_moving()).count();
         let (table, version) = (Mutex::new(table), AtomicU64::new(0));
-        Ok(Quotas { table, several, version, wake: Notify::new() })
+        Ok(Quotas { table, several, version, moving: moving.into(), wake: Notify::new() })
     }
 
     /// A root, also one that is gone.
@@ -180,6 +188,29 @@ impl Quotas {
     pub(crate) fn told(&self, id: QuotaId) -> Told {
         let usage = self.get(id).map_or_else(Usage::default, |seen| seen.total);
         Told { record: self.root(id).map(|seen| seen.record), usage }
+    }
+
+    /// The next accounts that `may_see` lets through, ascending by id: `max` of them at most. Those
+    /// that are gone and were never charged are left out.
+    pub(crate) fn page(
+        &self,
+        after: QuotaId,
+        max: usize,
+        may_see: impl Fn(QuotaId) -> bool,
+    ) -> Vec<(QuotaId, Seen)> {
+        let table = self.table.lock();
+        let is_shown = |quota: &Quota| {
+            quota.total != Usage::default() || quota.record.state != QuotaState::Gone
+        };
+        let mut shown: Vec<(QuotaId, Seen)> = table
+            .iter()
+            .filter(|(id, quota)| **id > after && is_shown(quota) && may_see(**id))
+            .map(|(id, quota)| (*id, Seen { record: quota.record, total: quota.total }))
+            .collect();
+        drop(table);
+        shown.sort_unstable_by_key(|(id, _)| *id);
+        shown.truncate(max);
+        shown
     }
 
     /// Sets the coordinator's first version.
@@ -217,12 +248,18 @@ impl Quotas {
     /// Takes in the roots that the coordinator has sent.
     pub(crate) fn learn(&self, news: &Bytes) -> Result<(), base::DecodeError> {
         let Roots { version, roots } = Roots::from_record(news)?;
-        let known: Vec<QuotaId> = self.table.lock().keys().copied().collect();
-        for id in known.into_iter().filter(|id| !roots.iter().any(|root| root.id == id.0)) {
+        let told: HashMap<QuotaId, QuotaRecord> =
+            roots.into_iter().map(|root| (QuotaId(root.id), root.record)).collect();
+        let gone: Vec<QuotaId> = {
+            let table = self.table.lock();
+            let known = table.iter().filter(|(_, quota)| quota.record != UNHEARD);
+            known.map(|(id, _)| *id).filter(|id| !told.contains_key(id)).collect()
+        };
+        for id in gone {
             self.put(id, None);
         }
-        for Root { id, record } in roots {
-            self.put(QuotaId(id), Some(record));
+        for (id, record) in told {
+            self.put(id, Some(record));
         }
         self.version.store(version, Ordering::Release);
         Ok(())
@@ -241,18 +278,22 @@ impl Quotas {
         all.filter(|(_, record)| record.state.is_moving()).collect()
     }
 
-    /// Active roots, ascending by id.
+    /// Active roots of directories, ascending by id.
     pub(crate) fn active(&self) -> Vec<(QuotaId, QuotaRecord)> {
         let table = self.table.lock();
         let all = table.iter().map(|(id, quota)| (*id, quota.record));
-        let mut active: Vec<_> =
-            all.filter(|(_, record)| record.state == QuotaState::Active).collect();
+        let active =
+            all.filter(|(id, record)| record.state == QuotaState::Active && !id.is_owners());
+        let mut active: Vec<_> = active.collect();
         active.sort_unstable_by_key(|(id, _)| *id);
         active
     }
 
     /// Whether a walk that counts below either of two roots, or above them, is unfinished.
     pub(crate) fn is_moving(&self, one: QuotaId, other: QuotaId) -> bool {
+        if self.moving.load(Ordering::Acquire) == 0 {
+            return false;
+        }
         let table = self.table.lock();
         let moving = |id| {
             chain(&table, id)
@@ -281,6 +322,9 @@ impl Quotas {
     /// Whether a directory charged to `id` may have uncounted records below it, though a walk has
     /// passed it: that walk was interrupted.
     pub(crate) fn is_counted_again(&self, id: QuotaId) -> bool {
+        if self.moving.load(Ordering::Acquire) == 0 {
+            return false;
+        }
         let table = self.table.lock();
         let again = |(root, quota): (&QuotaId, &Quota)| match quota.record.state {
             QuotaState::Counting => quota.again && *root == id,
@@ -290,24 +334,24 @@ impl Quotas {
         table.iter().any(again)
     }
 
-    /// Charges usage to a root and to those above it. `before` is what the same transaction has
+    /// Charges usage to accounts and to the roots above. `before` is what the same transaction has
     /// done so far.
     ///
     /// # Errors
-    /// When one of these roots has no room here for all that the transaction charges.
+    /// When one of these has no room here for all that the transaction charges.
     pub(crate) fn charge(
         &self,
-        id: QuotaId,
+        accounts: Accounts,
         usage: Usage,
         limits: Limits,
         before: &[Undo],
     ) -> Result<(), NeedsGrant> {
         let mut table = self.table.lock();
-        if self.several {
+        for id in accounts.ids().filter(|id| self.stays(*id)) {
             table.entry(id).or_insert_with(Quota::unheard);
         }
-        let lacks = |root: &QuotaId| !table[root].has_room(usage);
-        for root in chain(&table, id).filter(|root| limits == Limits::Hold && lacks(root)) {
+        let lacks = |root: &QuotaId| limits == Limits::Hold && !table[root].has_room(usage);
+        for root in accounts.ids().flat_map(|id| chain(&table, id)).filter(lacks) {
             let more = before.iter().fold(usage, |sum, undo| match undo {
                 Undo::Charge(id, usage) if chain(&table, *id).any(|above| above == root) => {
                     sum.plus(*usage)
@@ -319,14 +363,37 @@ impl Quotas {
                 return Err(NeedsGrant { root, more });
             }
         }
-        add(&mut table, id, usage);
+        accounts.ids().for_each(|id| add(&mut table, id, usage));
         Ok(())
+    }
+
+    /// Whether an account has room for more than a mount makes before it sends it, as far as this
+    /// server knows.
+    pub(crate) fn has_ample_room(&self, id: QuotaId) -> bool {
+        let table = self.table.lock();
+        table.get(&id).is_none_or(|quota| {
+            let (limits, then) = (quota.record.limits(), quota.total.plus(AMPLE));
+            !quota.holds() || limits.max(then) == limits
+        })
+    }
+
+    /// Whether an account is kept without a record: it may have one on another server, or is a
+    /// user's or a group's.
+    fn stays(&self, id: QuotaId) -> bool {
+        self.several || id.is_owners()
     }
 
     /// Changes a root's record. Usage below it then counts in the new parent and no longer in the
     /// old one.
     pub(crate) fn put(&self, id: QuotaId, record: Option<QuotaRecord>) {
         let mut table = self.table.lock();
+        let moves = |state: Option<QuotaState>| state.is_some_and(QuotaState::is_moving);
+        let (was, is) = (table.get(&id).map(|quota| quota.record.state), record.map(|it| it.state));
+        match (moves(was), moves(is)) {
+            (false, true) => drop(self.moving.fetch_add(1, Ordering::AcqRel)),
+            (true, false) => drop(self.moving.fetch_sub(1, Ordering::AcqRel)),
+            (true, true) | (false, false) => {}
+        }
         if let Some(record) = record.filter(|record| self.several && record.parent != Ino(0)) {
             // The parent root may not have been received yet.
             table.entry(QuotaId(record.parent)).or_insert_with(Quota::unheard);
@@ -337,7 +404,7 @@ impl Quotas {
             }
             return;
         };
-        let record = record.or_else(|| self.several.then_some(UNHEARD));
+        let record = record.or_else(|| self.stays(id).then_some(UNHEARD));
         let parent = record.map(|record| record.parent);
         if parent != Some(old.0) {
             leave(&mut table, QuotaId(old.0), old.1, self.several);
@@ -418,8 +485,12 @@ impl QuotaState {
     }
 }
 
-/// Record of a root that this server charges to and has not received.
-const UNHEARD: QuotaRecord = QuotaRecord {
+/// Room with which a mount may go on by itself.
+const AMPLE: Usage = Usage { bytes: 16 << 20, entries: 1024 };
+
+/// Record of a root that this server charges to and has not received, and of an owner without
+/// limits.
+pub(crate) const UNHEARD: QuotaRecord = QuotaRecord {
     state: QuotaState::Gone,
     dir: DirId(0),
     home: DirId(0),
@@ -473,11 +544,11 @@ fn chain(table: &HashMap<QuotaId, Quota>, id: QuotaId) -> impl Iterator<Item = Q
 
 /// Changes a root and all above it.
 fn each(table: &mut HashMap<QuotaId, Quota>, id: QuotaId, change: impl Fn(&mut Quota)) {
-    let ids: Vec<QuotaId> = chain(table, id).collect();
-    for id in ids {
-        if let Some(quota) = table.get_mut(&id) {
-            change(quota);
-        }
+    let mut next = id.some();
+    for _ in 0..table.len() {
+        let Some(quota) = next.and_then(|id| table.get_mut(&id)) else { return };
+        change(quota);
+        next = QuotaId(quota.record.parent).some();
     }
 }
 
@@ -514,7 +585,7 @@ fn take_in(
         }
         (id, UsagePart::Core(core)) => {
             let usage = Usage::from_record(&value)?;
-            if several {
+            if several || id.is_owners() {
                 table.entry(id).or_insert_with(Quota::unheard);
             }
             // The root is missing; fsck reports that.
@@ -537,7 +608,8 @@ fn forget_gone(engine: &dyn Engine, table: &mut HashMap<QuotaId, Quota>) -> stor
         .iter()
         .filter(|(id, quota)| {
             let empty = direct(quota) == Usage::default() && !parents.contains(&id.0);
-            quota.record.state == QuotaState::Gone && empty
+            // The superuser's account says that owners are counted.
+            quota.record.state == QuotaState::Gone && empty && **id != owners::superuser()
         })
         .map(|(id, _)| *id)
         .collect();

@@ -26,7 +26,7 @@ pub(crate) use inode::{Contents, InTrash, Inode, Location, Slot, Times, XattrSet
 pub(crate) use key::Key;
 pub(crate) use listing::StoredListing;
 pub(crate) use policy::{InlineMax, Policy};
-pub(crate) use quota::{QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
+pub(crate) use quota::{Accounts, QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{
     Config, Lived, Reclaim, ReclaimKind, SessionRecord, Settings, Tail, Trash, TrashSetting,
 };

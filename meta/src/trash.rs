@@ -60,9 +60,11 @@ pub(crate) fn file(
     let Some(Thrown { mut hour, name: called }) = throw(txn, dir, name, located.inode.ino)? else {
         return Ok(false);
     };
-    txn.count_freely_for(&mut located.inode, hour.content.quota);
+    txn.change_freely(&mut located.inode, |inode| {
+        inode.quota = hour.content.quota;
+        inode.in_trash = InTrash(true);
+    });
     located.inode.times.ctime = txn.now;
-    located.inode.in_trash = InTrash(true);
     let xattrs = if located.place == Place::Slot { None } else { txn.lift_xattrs(located)? };
     txn.delete_entry(dir, name);
     if located.place == Place::Slot {
@@ -102,10 +104,10 @@ pub(crate) fn directory(
     let Some(Thrown { mut hour, name: called }) = throw(txn, dir, name, child.content.ino)? else {
         return Ok(false);
     };
-    let was = child.content.quota;
+    let was = child.content.accounts();
     txn.end_root(&child.content);
-    txn.recharge_freely(was, hour.content.quota, Usage::of(1, 0));
     child.content.quota = hour.content.quota;
+    txn.recharge_freely(was, child.content.accounts(), Usage::of(1, 0));
     child.content.times.ctime = txn.now;
     txn.delete_entry(dir, name);
     birthplace::note_move(txn, child, &hour, &called)?;
@@ -147,7 +149,7 @@ fn trashed_copy(
         let key = txn.dir_xattrs_key(&kept);
         txn.put(key, &spilled);
     }
-    txn.charge_freely(kept.content.quota, Usage::of(1, 0));
+    txn.charge_freely(kept.content.accounts(), Usage::of(1, 0));
     removal::remove(txn, child, others)?;
     txn.delete_entry(dir, name);
     txn.put_subdir(&mut hour, &called, &kept);
@@ -174,10 +176,10 @@ pub(crate) fn file_leaves(
     name: &EntryName,
     located: &mut Located,
 ) -> Result<()> {
-    let Inode { nlink, in_trash, .. } = &mut located.inode;
+    let Inode { nlink, in_trash, .. } = located.inode;
     // The name in the trash may be another one of several.
-    if in_trash.0 && (*nlink == 1 || is_origin(txn, (dir.id, dir.content.home), name)?) {
-        *in_trash = InTrash(false);
+    if in_trash.0 && (nlink == 1 || is_origin(txn, (dir.id, dir.content.home), name)?) {
+        txn.change_freely(&mut located.inode, |inode| inode.in_trash = InTrash(false));
     }
     leave(txn, dir, name);
     Ok(())

@@ -67,6 +67,7 @@ impl Request {
             | Request::LockTest(_)
             | Request::LockCancel(_)
             | Request::LockClaim(_)
+            | Request::Accounts(_)
             | Request::Speculate(_) => (false, Nothing, None),
             Request::Bye | Request::Return(_) | Request::ReserveInos(_) => (false, Little, None),
             Request::BlockPut(_) => (false, Space, None),

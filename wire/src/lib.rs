@@ -70,8 +70,8 @@ pub use peer::{
     TxnId, Vote,
 };
 pub use quota::{
-    Allowed, Amounts, AskRoom, Count, CountNames, CountShare, CountWhat, Counted, Gave, GiveRoom,
-    Room,
+    AccountLimits, AccountUse, Accounts, Allowed, Amounts, AskRoom, Count, CountNames, CountShare,
+    CountWhat, Counted, Gave, GiveRoom, Room,
 };
 pub use request::{
     Answer, CacheEvents, Granted, Noted, Reply, ReplyHeader, Request, RequestHeader, Retry,

@@ -92,6 +92,45 @@ codec! {
 }
 
 codec! {
+    /// Asks a server what it has charged to each account. Answer: [`AccountUse`] of the next ones,
+    /// in order; empty at the end. Whoever does not administer is told of the accounts of the user
+    /// and the groups for whom the request is made, and of no directory.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Accounts {
+        /// The account after which to begin, see [`base::Account`]; 0: from the first one.
+        pub after: Ino,
+    }
+}
+
+codec! {
+    /// An account as one server has it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct AccountUse {
+        /// The account, see [`base::Account`].
+        pub account: Ino,
+        /// What this server has charged to it.
+        pub used: Amounts,
+        /// Its limits; `None` where it has none, or the server has not heard of them.
+        pub limits: Option<AccountLimits>,
+        /// Path of a directory, as the coordinator knows it; empty for others.
+        pub path: String,
+    }
+}
+
+codec! {
+    /// The limits of an account.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct AccountLimits {
+        /// Most bytes; `u64::MAX` for no limit, `None` where nothing was set.
+        pub bytes_max: Option<u64>,
+        /// Most inodes; likewise.
+        pub entries_max: Option<u64>,
+        /// Whether they hold. If not, what there is is being counted.
+        pub hold: bool,
+    }
+}
+
+codec! {
     /// Asks the coordinator for a grant below an accounting root. Answer: [`Room`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct AskRoom {

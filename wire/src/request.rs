@@ -290,6 +290,9 @@ codec! {
         /// List what a check has found of quotas.
         FsckQuotas(admin::FsckQuotas) = 59,
 
+        /// List what is charged to users, groups and directories.
+        Accounts(quota::Accounts) = 79,
+
         /// Take, change or give back a lock.
         Lock(lock::Lock) = 60,
         /// Find a lock that conflicts with this one.
@@ -422,6 +425,8 @@ codec! {
         Share(node::ShareStat) = 23,
         /// To `FsckQuotas`: all of them, in order.
         FsckQuotas(Vec<admin::QuotaOf>) = 24,
+        /// To `Accounts`: the next ones, in order; empty at the end.
+        Accounts(Vec<quota::AccountUse>) = 26,
         /// To `DumpStart`, and to the `DumpStep` that takes the moment.
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.

@@ -92,10 +92,13 @@ pub(crate) fn set(args: &Set) -> anyhow::Result<ExitCode> {
 /// Sets all values, or none when one of them cannot be set.
 fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
     let facts = place.facts()?;
+    let mut numbered = Vec::new();
     for (key, value) in &args.pairs {
         if let Some(broken) = rules::broken(key, value, &facts) {
             return Err(anyhow!("{key}={value}: {broken}"));
         }
+        let known = rules::in_numbers(key).map_err(|why| anyhow!("{key}={value}: {why}"))?;
+        numbered.push((known, value));
     }
     let empties = |(key, value): &(String, String)| {
         key == "trash_days" && matches!(value.as_str(), "0" | "none")
@@ -103,7 +106,7 @@ fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
     if args.pairs.iter().any(empties) {
         may_empty(place, args.yes)?;
     }
-    for (key, value) in &args.pairs {
+    for (key, value) in &numbered {
         set_one(place, key, value)?;
     }
     let bar = bar();
@@ -163,6 +166,9 @@ pub(crate) fn get(args: &Get) -> anyhow::Result<ExitCode> {
     let mut facts = place.close(facts)?;
     facts.retain(|key, _| SHOWN.contains(&key.as_str()));
     for key in &args.keys {
+        if rules::is_owners(key) {
+            bail!("`pando quota HOST:PORT` shows the limits of users and groups");
+        }
         if !SHOWN.contains(&key.as_str()) {
             bail!("there is no setting {key}; known are {}", SHOWN.join(", "));
         }

@@ -30,6 +30,7 @@ mod memory;
 mod mounted;
 mod nfs;
 mod observe;
+mod owners;
 mod packages;
 mod region;
 mod repair;

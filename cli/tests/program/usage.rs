@@ -55,6 +55,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["status"], &["HOST:PORT", "--json", "--token"]),
     (&["info"], &["PATH", "--json"]),
     (&["du"], &["PATH", "--json"]),
+    (&["quota"], &["HOST:PORT", "--users", "--groups", "--directories", "--over", "--json"]),
     (&["restore"], &["HOST:PORT", "PATH", "--list"]),
     (&["fsck"], &["HOST:PORT", "--repair", "--discard-lost", "--gc", "--json"]),
     (

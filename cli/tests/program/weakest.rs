@@ -15,7 +15,7 @@ use std::{
 };
 
 use base::{
-    Cred, Decode as _, EntryName, Epoch, FileKind, FsError, Ino, Seq, SessionId, ShardId,
+    Account, Cred, Decode as _, EntryName, Epoch, FileKind, FsError, Ino, Seq, SessionId, ShardId,
     placement::shard_of,
 };
 use bytes::BytesMut;
@@ -26,6 +26,8 @@ use wire::{
 
 use crate::harness::{Data, Running, folder, pando, pause, succeed, text};
 
+/// The user of the weakest tokens, and his group.
+const USER: u32 = 7;
 /// Stands in every name and in all contents that are outside: no answer has it.
 const OUTSIDE: &str = "outside-7f3a";
 
@@ -64,7 +66,9 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Release(_)
         | Request::BlockDrop(_)
         | Request::LockCancel(_)
-        | Request::LockClaim(_) => Verdict::Own,
+        | Request::LockClaim(_)
+        // Only the accounts of its own user and groups.
+        | Request::Accounts(_) => Verdict::Own,
         Request::Hello(_)
         | Request::Standing(_)
         | Request::Claim(_)
@@ -151,6 +155,7 @@ fn is_right(verdict: Verdict, answer: &Answer, read_only: bool) -> bool {
         (Verdict::Own, Answer::Done(Reply::Recalled(recalled))) => {
             recalled.dirs.is_empty() && recalled.revoked.is_empty()
         }
+        (Verdict::Own, Answer::Done(Reply::Accounts(told))) => told.iter().all(is_of_the_weakest),
         (Verdict::Own, Answer::Retry(Retry::NotHeld)) => true,
         // Whether what is meant is there is not looked at.
         (_, Answer::Failed(ReadOnly)) => read_only,
@@ -168,6 +173,14 @@ fn is_right(verdict: Verdict, answer: &Answer, read_only: bool) -> bool {
             why.contains("only servers of the cluster") || why.contains("no server of this cluster")
         }
         _ => false,
+    }
+}
+
+/// Whether an account is one that the weakest sessions of this test may see.
+fn is_of_the_weakest(told: &wire::AccountUse) -> bool {
+    match Account::of(told.account) {
+        Account::User(id) | Account::Group(id) => id == USER,
+        Account::Directory(_) => false,
     }
 }
 
@@ -447,7 +460,7 @@ fn on_one_server_and_on_three(test: impl Fn(&Site)) {
 
 /// The weakest tokens for `/in`, and as whom they act.
 fn weakest(site: &Site) -> Vec<(PathBuf, Cred, bool)> {
-    let user = Cred { uid: 7, gid: 7, groups: Vec::new() };
+    let user = Cred { uid: USER, gid: USER, groups: Vec::new() };
     let of_user = ["--path", "/in", "--uid", "7", "--gid", "7"];
     vec![
         (site.token(&[&of_user[..], &["--ro"]].concat()), user.clone(), true),

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::{Ino, Time};
+use base::{Account, Ino, Time};
 use wire::{FsckInos, FsckNames, FsckQuotas, InosPage, MendQuota, NamesOf, Reply, Request};
 
 use crate::{Client, Result, error::unexpected};
@@ -148,7 +148,8 @@ async fn shared(client: &Client, jobs: &[u64]) -> Result<Vec<(Ino, Vec<u16>)>> {
 pub(super) fn quota_line(quota: &MendQuota) -> String {
     let MendQuota { root, lacks: (entries, bytes) } = quota;
     let less = "counts less than there is, on all servers together:";
-    format!("the quota of directory inode {root} {less} {entries} entries and {bytes} bytes")
+    let account = Account::of(*root);
+    format!("the quota of {account} {less} {entries} entries and {bytes} bytes")
 }
 
 async fn quotas(client: &Client, jobs: &[u64]) -> Result<Vec<MendQuota>> {

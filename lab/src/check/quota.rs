@@ -10,9 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use base::{FileKind, FsError};
+use base::{Account, FileKind, FsError};
 use client::{Client, Error, OpenOptions};
-use wire::XattrMode;
+use wire::{AccountLimits, AccountUse, XattrMode};
 
 use super::tree::Tree;
 use crate::sim::{plan::Quotas, work::filled, world::World};
@@ -75,6 +75,40 @@ pub async fn limit(
     used(world, client, path).await.map(drop)
 }
 
+/// Sets a limit of a user. The limit is enforced on all servers when this returns.
+///
+/// # Errors
+/// When the limit is refused.
+pub async fn limit_user(
+    world: &World,
+    client: &Client,
+    uid: u32,
+    what: &str,
+    max: u64,
+) -> anyhow::Result<()> {
+    let setting = format!("user.{uid}.{what}");
+    ensure!(set_of(world, client, ("/", &setting), &max.to_string(), u32::MAX).await?);
+    for server in 0..client.servers() {
+        loop {
+            let limits = limits_of(&client.accounts(server).await?, uid);
+            let here = match what {
+                BYTES => limits.and_then(|limits| limits.bytes_max),
+                _ => limits.and_then(|limits| limits.entries_max),
+            };
+            if here == Some(max) {
+                break;
+            }
+            world.wait(PERIOD).await;
+        }
+    }
+    Ok(())
+}
+
+fn limits_of(accounts: &[AccountUse], uid: u32) -> Option<AccountLimits> {
+    let user = Account::User(uid).number();
+    accounts.iter().find(|told| told.account == user)?.limits
+}
+
 /// Sets a quota. `false`: counting for the previous setting has not ended in `looks_max` looks.
 async fn set_of(
     world: &World,
@@ -117,8 +151,8 @@ pub async fn used(world: &World, client: &Client, path: &str) -> anyhow::Result<
     }
 }
 
-/// Fills the directory with limits, if there is one, and checks that exactly as many bytes and
-/// inodes fit as its limits allow.
+/// Fills the directory with limits, or that of the user with limits, if there is one, and checks
+/// that exactly as many bytes and inodes fit as the limits allow.
 ///
 /// # Errors
 /// When more or fewer fit.
@@ -129,12 +163,16 @@ pub async fn fill(world: &World, client: &Client) -> anyhow::Result<()> {
         info => info?.into_iter().collect(),
     };
     // A power cut may have lost the limit.
+    let of_user = limits_of(&client.accounts(0).await?, filled::USER);
     let max = |name: &str| facts.get(name).and_then(|max| max.parse::<u64>().ok());
+    let bytes_max = max("quota.bytes").or(of_user.and_then(|limits| limits.bytes_max));
+    let entries_max = max("quota.entries").or(of_user.and_then(|limits| limits.entries_max));
+    let client = if of_user.is_some() { &client.as_user(filled::user()) } else { client };
     let path = |number| format!("{top}/in-the-end-{number}");
-    if let Some(max) = max("quota.bytes") {
+    if let Some(max) = bytes_max {
         fill_bytes(world, client, &top, max).await.context("a limit of bytes")?;
     }
-    let Some(max) = max("quota.entries") else { return Ok(()) };
+    let Some(max) = entries_max else { return Ok(()) };
     until_full(max + 1, async |number| client.mkdir(path(number), 0o755).await.map(drop)).await?;
     let (there, _) = walk(client, &top).await?;
     ensure!(there == max, "{there} are below {top} when it is full, and {max} may be");

@@ -65,7 +65,7 @@ pub(crate) fn step(txn: &mut Txn<'_>, ino: Ino) -> Result<bool> {
     } else {
         leave(txn, &file, next);
     }
-    txn.charge_change_freely(file.inode.quota, was, file.inode.attr().allocated);
+    txn.charge_change_freely(file.inode.accounts(), was, file.inode.attr().allocated);
     txn.put_inode(&file);
     Ok(true)
 }

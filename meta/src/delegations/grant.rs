@@ -10,7 +10,7 @@ use wire::{Grant, Granted, InoRange};
 use super::{DelegationRecord, Granting};
 use crate::{
     error::{Fault, Result},
-    record::{QuotaId, key},
+    record::{Accounts, QuotaId, key},
     server::{Durability, Shared},
     txn::{Dir, Txn, store_stable},
 };
@@ -43,19 +43,26 @@ pub(super) fn is_wanted(txn: &Txn<'_>, session: SessionId) -> bool {
         && txn.caller.standing.within.is_none()
         && shared.options.durability != Durability::Strict
         && shared.space_guard.is_enough()
-        && shared.delegations.may_grant(session)
+        && shared.delegations.may_grant(session, |id| shared.quotas.has_ample_room(id))
 }
 
 /// Whether the whole of a directory is decided here and now: what other servers have a part in is
-/// not granted. Below a quota the client could not tell when the quota is used up, and a default
-/// ACL it does not know.
+/// not granted. Below a quota, and where the caller has nearly used up what it may have, the client
+/// could not tell when nothing is left, and a default ACL it does not know.
 pub(super) fn is_simple(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
     let content = &dir.content;
     Ok(matches!(content.layout, Layout::Whole)
         && content.quota == QuotaId::NONE
+        && made_in(txn, dir).ids().all(|id| txn.shared.quotas.has_ample_room(id))
         && content.xattrs.acl(AclKind::Default)?.is_none()
         && txn.has_shard(txn.shard(content.home))
         && !txn.is_remote())
+}
+
+/// What is charged with that which the caller makes in a directory.
+fn made_in(txn: &Txn<'_>, dir: &Dir) -> Accounts {
+    let owner = dir.content.owner_of_new(txn.caller.cred);
+    Accounts { quota: dir.content.quota, owner: Some(owner) }
 }
 
 /// Grants a directory with the operation.

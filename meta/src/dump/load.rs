@@ -7,7 +7,7 @@
 //! configuration is written last, that of the first server last of all: an interrupted load leaves
 //! no file system.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter::repeat};
 
 use base::{
     BlockId, DirId, HashMap, Random, ShardId,
@@ -21,10 +21,10 @@ use super::file::{Header, KeyLayout};
 use crate::{
     cluster::member::Member,
     coordinator::roster::{Roster, dealt},
+    quota::owners,
     reclaim::notes::chunk_of,
     record::{
-        Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
-        Usage,
+        Config, Content, QuotaId, QuotaRecord, QuotaState, Record as _, Tail, Usage,
         inode::blocks_of,
         key::{self, Key, Part, UsagePart, Zone},
     },
@@ -221,6 +221,7 @@ impl<'a> Loader<'a> {
                     batch.put(&key::roster(), &Roster::of(&members).to_record());
                 }
             }
+            batch.put(&owners::note(), &Usage::default().to_record());
             if server == 0 {
                 for (id, usage) in &self.usage {
                     batch.put(&key::usage(*id, UsagePart::Core(0)), &usage.to_record());
@@ -256,23 +257,12 @@ impl<'a> Loader<'a> {
         let main = key.last() == Some(&(Part::Main as u8));
         let damaged = |_| LoadError::Invalid("a record that cannot be read");
         match (zone, key[2]) {
-            (Zone::Users, b'N') if main => {
-                if let EntryRecord::Node(inode) =
-                    EntryRecord::from_record(value).map_err(damaged)?
+            (Zone::Users, b'N' | b'I' | b'D') if main => {
+                let charge = owners::charge_of(key, value).map_err(damaged)?;
+                for (id, usage) in charge.iter().flat_map(|(to, usage)| to.ids().zip(repeat(usage)))
                 {
-                    self.charge(inode.quota, inode.attr().allocated);
-                }
-            }
-            (Zone::Users, b'I') if main => {
-                if let Slot::Inode(inode) = Slot::from_record(value).map_err(damaged)? {
-                    self.charge(inode.quota, inode.attr().allocated);
-                }
-            }
-            (Zone::Users, b'D') if main => {
-                let content = Content::from_record(value).map_err(damaged)?;
-                // A directory counts once, however many partitions it has.
-                if key::parse_share(key).is_some_and(|(partition, _)| partition == 0) {
-                    self.charge(content.quota, 0);
+                    let sum = self.usage.entry(id).or_default();
+                    *sum = sum.plus(*usage);
                 }
             }
             (Zone::Users, b'B') => {
@@ -295,18 +285,10 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Adds a file or directory to the usage of its quota.
-    fn charge(&mut self, id: QuotaId, bytes: u64) {
-        if id != QuotaId::NONE {
-            let sum = self.usage.entry(id).or_default();
-            *sum = sum.plus(Usage::of(1, bytes));
-        }
-    }
-
     /// Roots whose directory was removed before the coordinator of the dump had heard of it.
     fn gone(&self) -> Result<Vec<(QuotaId, QuotaRecord)>, LoadError> {
         let mut gone = Vec::new();
-        for (id, quota) in &self.quotas {
+        for (id, quota) in self.quotas.iter().filter(|(id, _)| !id.is_owners()) {
             let content = self.content(quota.dir, quota.home)?;
             if content.is_none_or(|content| content.ino != id.0) {
                 gone.push((*id, QuotaRecord { state: QuotaState::Gone, ..*quota }));

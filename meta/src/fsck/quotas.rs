@@ -8,16 +8,18 @@ use wire::QuotaOf;
 
 use super::{fix::Fix, sweep::Sweep};
 use crate::record::{
-    Content, Inode, QuotaId, QuotaRecord, Usage,
+    Accounts, Content, Inode, QuotaId, QuotaRecord, Usage,
     key::{self, UsagePart},
 };
 
 /// Findings about all accounting roots.
 #[derive(Default)]
-pub(super) struct Accounts {
+pub(super) struct AccountSums {
     all: BTreeMap<QuotaId, Account>,
     /// Whether a counting walk is in progress: records below may be charged to either root.
     pub(super) moving: bool,
+    /// Whether some directory is an accounting root.
+    any_root: bool,
 }
 
 #[derive(Default)]
@@ -31,7 +33,7 @@ struct Account {
     found: Usage,
 }
 
-impl Accounts {
+impl AccountSums {
     /// Roots with charges, stored or found.
     pub(super) fn told(&self) -> Vec<QuotaOf> {
         let both = |usage: Usage| (usage.entries, usage.bytes);
@@ -49,7 +51,8 @@ impl Sweep<'_> {
     pub(super) fn quota(&mut self, key: &[u8], value: &[u8]) {
         // A key that is none is found with all others.
         let Some((id, part)) = key::parse_usage(key) else { return };
-        let what = || format!("the quota of directory inode {}", id.0);
+        let what = || format!("the quota of {}", id.account());
+        self.accounts.any_root |= !id.is_owners();
         match part {
             UsagePart::Root => {
                 let record = self.decode::<QuotaRecord>(value, what);
@@ -67,10 +70,10 @@ impl Sweep<'_> {
 
     /// Counts a directory, which must be charged like its parent unless it is a root itself.
     pub(super) fn charged_dir(&mut self, content: &Content, what: &dyn Fn(&Self) -> String) {
-        self.found_charged(content.quota, Usage::of(1, 0));
+        self.found_charged(content.accounts(), Usage::of(1, 0));
         self.charged_to_nothing(content.quota, content.ino);
         // With several servers only the coordinator knows which roots are being counted.
-        if self.accounts.all.is_empty() || self.accounts.moving || self.is_one_of_several() {
+        if !self.accounts.any_root || self.accounts.moving || self.is_one_of_several() {
             return;
         }
         if content.quota == QuotaId(content.ino) || content.name.is_none() {
@@ -93,7 +96,7 @@ impl Sweep<'_> {
 
     /// Counts an inode.
     pub(super) fn charged_inode(&mut self, inode: &Inode) {
-        self.found_charged(inode.quota, Usage::of(1, inode.attr().allocated));
+        self.found_charged(inode.accounts(), inode.usage());
         self.charged_to_nothing(inode.quota, inode.ino);
     }
 
@@ -104,7 +107,7 @@ impl Sweep<'_> {
         }
         let known = self.accounts.all.get(&id).is_some_and(|account| account.record.is_some());
         if id != QuotaId::NONE && !known {
-            let quota = format!("the quota of directory inode {} is not there", id.0);
+            let quota = format!("the quota of {} is not there", id.account());
             self.find(format!("{quota}, but inode {ino} is charged to it"));
         }
     }
@@ -122,8 +125,8 @@ impl Sweep<'_> {
         }
     }
 
-    fn found_charged(&mut self, id: QuotaId, usage: Usage) {
-        if id != QuotaId::NONE {
+    fn found_charged(&mut self, accounts: Accounts, usage: Usage) {
+        for id in accounts.ids() {
             let account = self.accounts.all.entry(id).or_default();
             account.found = account.found.plus(usage);
         }
@@ -136,13 +139,17 @@ impl Sweep<'_> {
         }
         for (id, account) in &self.accounts.all {
             let Account { record, charged, found, damaged } = account;
-            if record.is_none() {
-                let line = format!("the quota of directory inode {} is not there", id.0);
+            if record.is_none() && !id.is_owners() {
+                let line = format!("the quota of {} is not there", id.account());
                 self.find_to_fix(line, Fix::Forget(*id));
             } else if charged != found {
                 let line = format!(
-                    "the quota of directory inode {} counts {} entries and {} bytes, but has {} and {}",
-                    id.0, charged.entries, charged.bytes, found.entries, found.bytes
+                    "the quota of {} counts {} entries and {} bytes, but has {} and {}",
+                    id.account(),
+                    charged.entries,
+                    charged.bytes,
+                    found.entries,
+                    found.bytes
                 );
                 if *damaged {
                     // The quota is counted again when its charges can be read.

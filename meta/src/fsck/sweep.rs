@@ -17,7 +17,7 @@ use super::{
     hex::hex,
     inos::InoSet,
     names::{Group, Namer},
-    quotas::Accounts,
+    quotas::AccountSums,
     report::Report,
 };
 use crate::record::{
@@ -58,7 +58,7 @@ pub(super) struct Sweep<'a> {
     /// The directory whose content record was read last, and whether it has spilled xattrs.
     pub(super) content: Option<(DirId, bool)>,
     /// Quotas, and what is charged to each.
-    pub(super) accounts: Accounts,
+    pub(super) accounts: AccountSums,
     /// Inodes whose contents are noted to be reclaimed.
     pub(super) reclaiming: HashSet<Ino>,
     /// The repair to attach to findings.
@@ -100,7 +100,7 @@ impl<'a> Sweep<'a> {
             group: None,
             slot: None,
             content: None,
-            accounts: Accounts::default(),
+            accounts: AccountSums::default(),
             reclaiming: HashSet::default(),
             at: RefCell::default(),
             reserved: BTreeMap::new(),

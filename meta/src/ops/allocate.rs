@@ -51,7 +51,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Allocate) -> Result<Attr> {
     if zeros && req.offset < within {
         let was = file.inode.attr().allocated;
         zero(txn, &mut file, req.offset, within)?;
-        txn.charge_change_freely(file.inode.quota, was, file.inode.attr().allocated);
+        txn.charge_change_freely(file.inode.accounts(), was, file.inode.attr().allocated);
     }
     if grows && end > file.inode.size {
         truncate(txn, &mut file, end)?;
@@ -74,8 +74,8 @@ fn has_room(txn: &mut Txn<'_>, inode: &Inode, bytes: u64) -> Result<()> {
     if new > free.saturating_sub(txn.shared.options.limits.reserve) {
         return Err(FsError::NoSpace.into());
     }
-    txn.charge(inode.quota, Usage::of(0, new))?;
-    txn.charge_freely(inode.quota, Usage::of(0, new).minus());
+    txn.charge(inode.accounts(), Usage::of(0, new))?;
+    txn.charge_freely(inode.accounts(), Usage::of(0, new).minus());
     Ok(())
 }
 

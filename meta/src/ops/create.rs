@@ -19,7 +19,7 @@ use wire::{Create, Created};
 use super::open;
 use crate::{
     error::Result,
-    record::{Contents, InTrash, InlineMax, Inode, Location, Times, Usage, Xattrs},
+    record::{Accounts, Contents, InTrash, InlineMax, Inode, Location, Times, Usage, Xattrs},
     txn::{Dir, Txn, show_inode},
 };
 
@@ -80,14 +80,15 @@ pub(crate) fn new_inode(
 ) -> Result<Inode> {
     let cred = txn.caller.cred;
     let inherits = dir.content.mode & MODE_SETGID != 0;
-    let gid = if inherits { dir.content.gid } else { cred.gid };
+    let (uid, gid) = dir.content.owner_of_new(cred);
     // Like Linux: a caller outside the group may not make an executable that acts as the group.
     let acts = mode & (MODE_SETGID | MODE_GROUP_EXECUTE) == MODE_SETGID | MODE_GROUP_EXECUTE;
     let (mut mode, xattrs) = inherited(dir, kind, mode)?;
     if acts && inherits && txn.checks() && !cred.is_root() && !cred.in_group(gid) {
         mode &= !MODE_SETGID;
     }
-    txn.charge(dir.content.quota, Usage::of(1, 0))?;
+    let accounts = Accounts { quota: dir.content.quota, owner: Some((uid, gid)) };
+    txn.charge(accounts, Usage::of(1, 0))?;
     let shard = txn.shard_of_share(dir);
     let inline_max = match kind {
         FileKind::File => dir.content.policy.inline_max,
@@ -102,7 +103,7 @@ pub(crate) fn new_inode(
         ino: txn.new_ino(shard, dir.id)?,
         kind,
         mode,
-        uid: cred.uid,
+        uid,
         gid,
         nlink: 1,
         size: 0,

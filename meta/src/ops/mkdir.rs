@@ -65,13 +65,12 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         }
         version = NameVersion(version.0.checked_add(1).ok_or(FsError::NoSpace)?);
     };
-    txn.charge(parent.content.quota, Usage::of(1, 0))?;
     // Where another server has the child's shard, the number comes from the parent's shard: nobody
     // has to be asked for it. A repair may have neither shard.
     let ino = txn.new_ino_near(&[txn.shard(home), txn.shard_of_share(parent)], id)?;
     let inherits = parent.content.mode & MODE_SETGID != 0;
-    let cred = txn.caller.cred;
     let (mode, xattrs) = inherited(parent, FileKind::Directory, req.mode)?;
+    let (uid, gid) = parent.content.owner_of_new(txn.caller.cred);
     let content = Content {
         state: ContentState::Live,
         confirmed: true,
@@ -86,8 +85,8 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         parent_home: parent.content.home,
         name: Some(req.name.clone()),
         mode: (mode & MODE_OF_MKDIR) | if inherits { MODE_SETGID } else { 0 },
-        uid: cred.uid,
-        gid: if inherits { parent.content.gid } else { cred.gid },
+        uid,
+        gid,
         times: Times::born(txn.now),
         entries: 0,
         subdirs: 0,
@@ -96,6 +95,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         policy: Policy::NONE,
         listing: StoredListing::default(),
     };
+    txn.charge(content.accounts(), Usage::of(1, 0))?;
     let mut child = Dir::master(id, content);
     permissions::born(txn, parent, &mut child);
     Ok(child)

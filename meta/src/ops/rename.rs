@@ -447,7 +447,8 @@ fn change_quota(txn: &mut Txn<'_>, sides: &Sides, child: &mut Dir, to: QuotaId) 
         }
         txn.keep_counts(child);
     }
-    txn.recharge(from, to, Usage::of(1, 0))?;
+    let was = child.content.accounts();
     child.content.quota = to;
+    txn.recharge(was, child.content.accounts(), Usage::of(1, 0))?;
     Ok(())
 }

@@ -21,7 +21,7 @@ use super::write;
 use crate::{
     error::{Fault, Result},
     lock, permissions,
-    record::{Content, EntryRecord, Key, Times, key::Part},
+    record::{Accounts, Content, EntryRecord, Key, Times, Usage, key::Part},
     txn::{Dir, Located, Node, Txn, unshown},
 };
 
@@ -60,12 +60,14 @@ fn directory(txn: &mut Txn<'_>, mut dir: Dir, named: &DirRef, set: &SetAttr) -> 
     let sets_access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let granted = sets_access.then(|| dir.content.search_class());
     let content = &mut dir.content;
+    let accounts = content.accounts();
     content.mode = new_mode(txn, &old, set);
     if set.mode.is_some() {
         content.xattrs.follow_mode(content.mode)?;
     }
     content.uid = set.uid.unwrap_or(content.uid);
     content.gid = set.gid.unwrap_or(content.gid);
+    change_owner(txn, accounts, content.accounts(), Usage::of(1, 0))?;
     let ctime = content.times.ctime;
     set_times(&mut content.times, set, txn.now);
     if txn.is_held() {
@@ -176,14 +178,26 @@ pub(super) fn change_file(txn: &mut Txn<'_>, file: &mut Located, set: &SetAttr) 
         txn.drop_capability(file)?;
     }
     let inode = &mut file.inode;
+    let accounts = inode.accounts();
     inode.mode = new_mode(txn, &old, set);
     if set.mode.is_some() {
         inode.xattrs.follow_mode(inode.mode)?;
     }
     inode.uid = set.uid.unwrap_or(inode.uid);
     inode.gid = set.gid.unwrap_or(inode.gid);
+    change_owner(txn, accounts, inode.accounts(), inode.usage())?;
     set_times(&mut inode.times, set, txn.now);
     Ok(())
+}
+
+/// Charges what changes its owner or its group to the new one: whatever the limits are if the
+/// superuser gives it away, as in Linux.
+fn change_owner(txn: &mut Txn<'_>, from: Accounts, to: Accounts, usage: Usage) -> Result<()> {
+    if txn.caller.cred.is_root() {
+        txn.recharge_freely(from, to, usage);
+        return Ok(());
+    }
+    txn.recharge(from, to, usage)
 }
 
 /// Whether the caller may make this change, where the server checks permissions.

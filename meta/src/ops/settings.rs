@@ -11,7 +11,7 @@
 //! empty directory can be divided.
 
 use base::{
-    DirId, FsError, Ino, ShardId, Spread,
+    Account, DirId, FsError, Ino, ShardId, Spread,
     limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX},
 };
 use wire::NodeRef;
@@ -19,8 +19,10 @@ use wire::NodeRef;
 use super::divide;
 use crate::{
     error::Result,
-    quota::{Seen, Told},
-    record::{InlineMax, Key, QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage, key},
+    quota::{Seen, Told, UNHEARD},
+    record::{
+        Accounts, InlineMax, Key, QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage, key,
+    },
     session::Session,
     txn::{Dir, Node, Txn},
 };
@@ -97,8 +99,10 @@ pub(crate) fn set(
     if !txn.caller.cred.is_root() || !txn.caller.session.is_some_and(Session::administers) {
         return Err(FsError::NotPermitted.into());
     }
+    let owner = owners_quota(name);
     let known = SETTINGS.iter().find(|(known, _)| known.as_bytes() == name);
-    let setting = known.ok_or(FsError::NotSupported)?.1;
+    let setting = owner.map(|(_, setting)| setting).or(known.map(|(_, setting)| *setting));
+    let setting = setting.ok_or(FsError::NotSupported)?;
     let dir = match txn.node_locked(node)? {
         Node::Dir(dir) => dir,
         Node::File(_) => return Err(FsError::Invalid.into()),
@@ -110,6 +114,12 @@ pub(crate) fn set(
         None => Value::Removed,
         Some(text) => Value::parse(text).ok_or(FsError::Invalid)?,
     };
+    if let Some((account, _)) = owner {
+        if dir.id != DirId::ROOT {
+            return Err(FsError::Invalid.into());
+        }
+        return limit_owner(txn, account, setting, value.limit()?);
+    }
     match setting {
         Setting::Inherit => {
             let inherit = value.flag().ok_or(FsError::Invalid)?;
@@ -291,6 +301,47 @@ fn quota(txn: &mut Txn<'_>, dir: Dir, change: impl FnOnce(&mut QuotaRecord)) -> 
     }
 }
 
+/// The account and the limit that a setting of the root directory is about, such as
+/// `quota.user.1000.bytes`. The superuser and group 0 have none.
+fn owners_quota(name: &[u8]) -> Option<(Account, Setting)> {
+    let name = std::str::from_utf8(name).ok()?.strip_prefix("quota.")?;
+    let (of, rest) = name.split_once('.')?;
+    let (id, what) = rest.split_once('.')?;
+    let plain = id.bytes().all(|byte| byte.is_ascii_digit());
+    let id = id.parse().ok().filter(|id| plain && *id != 0)?;
+    let account = match of {
+        "user" => Account::User(id),
+        "group" => Account::Group(id),
+        _ => return None,
+    };
+    match what {
+        "bytes" => Some((account, Setting::QuotaBytes)),
+        "entries" => Some((account, Setting::QuotaEntries)),
+        _ => None,
+    }
+}
+
+/// Limits a user or a group. In a cluster the coordinator does it. What is used already is known, so
+/// the limit holds at once.
+fn limit_owner(
+    txn: &mut Txn<'_>,
+    account: Account,
+    setting: Setting,
+    max: Option<u64>,
+) -> Result<()> {
+    txn.is_coordinators()?;
+    let id = QuotaId::from(account);
+    let mut record = txn.shared.quotas.root(id).map_or(UNHEARD, |seen| seen.record);
+    match setting {
+        Setting::QuotaBytes => record.bytes_max = max,
+        _ => record.entries_max = max,
+    }
+    let none = record.bytes_max.is_none() && record.entries_max.is_none();
+    record.state = if none { QuotaState::Gone } else { QuotaState::Active };
+    txn.put_quota(id, &record);
+    Ok(())
+}
+
 /// Begins to count, or to release, the tree below a directory. One at a time.
 fn begin(
     txn: &mut Txn<'_>,
@@ -306,7 +357,7 @@ fn begin(
     // In a cluster the walk begins with the directory itself, when all servers have heard of the
     // quota.
     if txn.shared.cluster.is_none() {
-        txn.recharge_freely(from, to, Usage::of(1, 0));
+        txn.recharge_freely(Accounts::root(from), Accounts::root(to), Usage::of(1, 0));
         dir.content.quota = to;
         txn.put_dir(&dir);
     }

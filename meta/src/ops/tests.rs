@@ -15,6 +15,7 @@ mod link;
 mod locks;
 mod names;
 mod noted;
+mod owners;
 mod parked;
 mod quotas;
 mod rename;

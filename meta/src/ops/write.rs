@@ -67,7 +67,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Write) -> Result<Written> {
     if req.clear_set_id || txn.loses_set_id() {
         inode.clear_set_id();
     }
-    txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)?;
+    txn.charge_change(file.inode.accounts(), was, file.inode.attr().allocated)?;
     if let Some(set) = &req.set {
         let written = file.inode.times.ctime;
         setattr::change_file(txn, &mut file, set)?;
@@ -317,7 +317,7 @@ pub(crate) fn truncate(txn: &mut Txn<'_>, file: &mut Located, size: u64) -> Resu
         keep_off_tail(txn, inode, size)?;
     }
     file.inode.size = size;
-    txn.charge_change(file.inode.quota, was, file.inode.attr().allocated)
+    txn.charge_change(file.inode.accounts(), was, file.inode.attr().allocated)
 }
 
 /// Refuses for now a write that would make a file reach contents that were cut off before.

@@ -25,7 +25,7 @@ fn record(parent: QuotaId) -> QuotaRecord {
 }
 
 fn charge(quotas: &Quotas, engine: &MemoryEngine, id: QuotaId, usage: Usage) {
-    quotas.charge(id, usage, Limits::Hold, &[]).unwrap();
+    quotas.charge(Accounts::root(id), usage, Limits::Hold, &[]).unwrap();
     let (mut charged, mut batch) = (HashMap::default(), Batch::default());
     charged.insert(id, usage);
     quotas.store(0, &mut charged, &mut batch);

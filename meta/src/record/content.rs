@@ -1,8 +1,11 @@
 //! A directory as seen from its children: its content record.
 
-use base::{Attr, DirId, EntryName, FileKind, Ino, Layout, NameVersion, codec, search::Decision};
+use base::{
+    Attr, Cred, DirId, EntryName, FileKind, Ino, Layout, NameVersion, attr::MODE_SETGID, codec,
+    search::Decision,
+};
 
-use super::{Policy, QuotaId, Record, StoredListing, Times, Xattrs};
+use super::{Accounts, Policy, QuotaId, Record, StoredListing, Times, Xattrs};
 
 codec! {
     /// The state of a directory in its life.
@@ -64,6 +67,18 @@ codec! {
 impl Record for Content {}
 
 impl Content {
+    /// The owner and the group of what `cred` makes in the directory: POSIX lets the set-group-id bit
+    /// of a directory give its group on.
+    pub(crate) fn owner_of_new(&self, cred: &Cred) -> (u32, u32) {
+        let inherits = self.mode & MODE_SETGID != 0;
+        (cred.uid, if inherits { self.gid } else { cred.gid })
+    }
+
+    /// What the directory is charged to.
+    pub(crate) fn accounts(&self) -> Accounts {
+        Accounts { quota: self.quota, owner: Some((self.uid, self.gid)) }
+    }
+
     /// The fields that every partition of a directory repeats: all but layout, times, counts, and
     /// what only the master has.
     pub(crate) fn repeated(&self) -> Content {

@@ -6,7 +6,7 @@ use base::{
 };
 use bytes::Bytes;
 
-use super::{InlineMax, QuotaId, Record};
+use super::{Accounts, InlineMax, QuotaId, Record, Usage};
 
 /// The four times. Persisted: a byte of flags, then only the times that differ from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -165,6 +165,17 @@ codec! {
 }
 
 impl Inode {
+    /// What the inode is charged to. In the trash it counts for nobody.
+    pub(crate) fn accounts(&self) -> Accounts {
+        let owner = (!self.in_trash.0).then_some((self.uid, self.gid));
+        Accounts { quota: self.quota, owner }
+    }
+
+    /// What is charged to them.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage::of(1, self.attr().allocated)
+    }
+
     /// Whether kind, size and contents fit together.
     pub(crate) fn is_sound(&self) -> bool {
         use base::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};

@@ -1,11 +1,11 @@
-//! Records of quotas: the usage charged to a directory, and its limits.
+//! Records of quotas: the usage charged to a directory, a user or a group, and its limits.
 
-use base::{Decode, DecodeError, DirId, Encode, Ino, Reader, codec};
+use base::{Account, Decode, DecodeError, DirId, Encode, Ino, Reader, codec};
 
 use super::Record;
 
-/// The accounting root that an inode or a directory is charged to: the inode number of that
-/// directory.
+/// What an inode or a directory is charged to: an accounting root, by the inode number of that
+/// directory, or the account of a user or a group, by a number that no inode has.
 ///
 /// Persisted: nothing when there is none, so it stands last in its record, or before fields with
 /// other tags; otherwise a tag and the number. A record without one has the bytes that it had
@@ -23,6 +23,55 @@ impl QuotaId {
     /// This id, unless it is [`QuotaId::NONE`].
     pub(crate) fn some(self) -> Option<QuotaId> {
         (self != QuotaId::NONE).then_some(self)
+    }
+
+    /// What the id stands for.
+    pub(crate) fn account(self) -> Account {
+        Account::of(self.0)
+    }
+
+    /// Whether it is the account of a user or a group.
+    pub(crate) fn is_owners(self) -> bool {
+        !matches!(self.account(), Account::Directory(_))
+    }
+}
+
+impl From<Account> for QuotaId {
+    fn from(account: Account) -> QuotaId {
+        QuotaId(account.number())
+    }
+}
+
+/// All that one inode or directory is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Accounts {
+    /// The accounting root, if any.
+    pub(crate) quota: QuotaId,
+    /// User and group; nobody for what is in the trash.
+    pub(crate) owner: Option<(u32, u32)>,
+}
+
+impl Accounts {
+    /// Nothing but an accounting root.
+    pub(crate) fn root(quota: QuotaId) -> Accounts {
+        Accounts { quota, owner: None }
+    }
+
+    /// These and others without what both have.
+    pub(crate) fn apart(self, other: Accounts) -> (Accounts, Accounts) {
+        let quota = |of: Accounts| if self.quota == other.quota { QuotaId::NONE } else { of.quota };
+        let owner = |of: Accounts| of.owner.filter(|_| self.owner != other.owner);
+        let apart = |of| Accounts { quota: quota(of), owner: owner(of) };
+        (apart(self), apart(other))
+    }
+
+    /// Each of them.
+    pub(crate) fn ids(self) -> impl Iterator<Item = QuotaId> {
+        let none = (QuotaId::NONE, QuotaId::NONE);
+        let (user, group) = self
+            .owner
+            .map_or(none, |(uid, gid)| (Account::User(uid).into(), Account::Group(gid).into()));
+        [self.quota, user, group].into_iter().filter(|id| *id != QuotaId::NONE)
     }
 }
 
@@ -66,7 +115,8 @@ codec! {
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 codec! {
-    /// A directory that accounts for everything below it.
+    /// A directory that accounts for everything below it, or a user or a group, which have no
+    /// directory.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct QuotaRecord {
         pub state: QuotaState,

@@ -228,7 +228,7 @@ fn make(
     };
     let ino = txn.new_ino_near(&[txn.shard(free.home)], free.id)?;
     let made = born(&above, name, free, &Content { ino, ..like });
-    txn.charge_freely(made.content.quota, Usage::of(1, 0));
+    txn.charge_freely(made.content.accounts(), Usage::of(1, 0));
     txn.put_dir(&made);
     txn.put_subdir(&mut above, name, &made);
     Ok((made, true))

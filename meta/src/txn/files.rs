@@ -10,7 +10,7 @@ use crate::{
     lock,
     reclaim::notes::Garbage,
     record::{
-        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, Usage, XattrSet,
+        Contents, EntryRecord, Inode, Location, Reclaim, ReclaimKind, Slot, XattrSet,
         inode::blocks_of,
         key,
         key::Part,
@@ -189,8 +189,7 @@ impl Txn<'_> {
     /// Removes an inode for good; its contents are removed in the background.
     pub(crate) fn delete_inode(&mut self, located: &Located) {
         let ino = located.inode.ino;
-        let used = Usage::of(1, located.inode.attr().allocated);
-        self.charge_freely(located.inode.quota, used.minus());
+        self.charge_freely(located.inode.accounts(), located.inode.usage().minus());
         if located.inode.xattrs.is_spilled() {
             let key = self.xattrs_key(located);
             self.delete(key);

@@ -5,9 +5,11 @@ use base::FsError;
 
 use super::Txn;
 use crate::{
-    error::{Fault, Result},
+    error::Result,
     quota::{Limits, Quotas, Undo},
-    record::{Content, Inode, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart},
+    record::{
+        Accounts, Content, Inode, QuotaId, QuotaRecord, QuotaState, Usage, key, key::UsagePart,
+    },
 };
 
 /// The changes of a transaction to the table of quotas; they are taken back unless it commits.
@@ -44,65 +46,79 @@ impl Drop for Charges<'_> {
 }
 
 impl Txn<'_> {
-    /// Charges new usage to a quota. Fails with `QuotaExceeded` when there is no room for it.
-    pub(crate) fn charge(&mut self, id: QuotaId, usage: Usage) -> Result<()> {
-        self.charge_with(id, usage, Limits::Hold)
+    /// Charges new usage. Fails with `QuotaExceeded` when an account has no room for it.
+    pub(crate) fn charge(&mut self, to: Accounts, usage: Usage) -> Result<()> {
+        self.charge_with(to, usage, Limits::Hold)
     }
 
     /// Charges usage, or with negative numbers releases it, whatever the limits are.
-    pub(crate) fn charge_freely(&mut self, id: QuotaId, usage: Usage) {
-        self.charge_with(id, usage, Limits::Pass).expect("no limit is looked at");
+    pub(crate) fn charge_freely(&mut self, to: Accounts, usage: Usage) {
+        self.charge_with(to, usage, Limits::Pass).expect("no limit is looked at");
     }
 
-    fn charge_with(&mut self, id: QuotaId, usage: Usage, limits: Limits) -> Result<()> {
-        if id == QuotaId::NONE || usage == Usage::default() {
+    fn charge_with(&mut self, to: Accounts, usage: Usage, limits: Limits) -> Result<()> {
+        if usage == Usage::default() {
             return Ok(());
         }
-        self.shared.quotas.charge(id, usage, limits, &self.charges.done).map_err(|short| {
-            let refuses = self.caller.grant_state.refuses(short) || self.shared.cluster.is_none();
-            if refuses { Fault::Answer(FsError::QuotaExceeded) } else { short.into() }
-        })?;
-        self.charges.done.push(Undo::Charge(id, usage));
+        let quotas = &self.shared.quotas;
+        if let Err(short) = quotas.charge(to, usage, limits, &self.charges.done) {
+            if !self.caller.grant_state.refuses(short) && self.shared.cluster.is_some() {
+                return Err(short.into());
+            }
+            let session = self.caller.session.filter(|_| self.is_held() && short.root.is_owners());
+            let Some(session) = session else { return Err(FsError::QuotaExceeded.into()) };
+            // A program was told already that it is done. From now on its mount asks first.
+            self.shared.delegations.passed_limit(session.id, short.root);
+            let passed = quotas.charge(to, usage, Limits::Pass, &[]);
+            passed.expect("no limit is looked at");
+        }
+        self.charges.done.extend(to.ids().map(|id| Undo::Charge(id, usage)));
         Ok(())
     }
 
-    /// Charges the difference when a file of a quota grows or shrinks.
-    pub(crate) fn charge_change(&mut self, id: QuotaId, was: u64, is: u64) -> Result<()> {
-        self.charge(id, Usage::of(0, is).plus(Usage::of(0, was).minus()))
+    /// Charges the difference when a file grows or shrinks.
+    pub(crate) fn charge_change(&mut self, to: Accounts, was: u64, is: u64) -> Result<()> {
+        self.charge(to, Usage::of(0, is).plus(Usage::of(0, was).minus()))
     }
 
     /// Like [`Txn::charge_change`], whatever the limits are.
-    pub(crate) fn charge_change_freely(&mut self, id: QuotaId, was: u64, is: u64) {
-        self.charge_freely(id, Usage::of(0, is).plus(Usage::of(0, was).minus()));
+    pub(crate) fn charge_change_freely(&mut self, to: Accounts, was: u64, is: u64) {
+        self.charge_freely(to, Usage::of(0, is).plus(Usage::of(0, was).minus()));
     }
 
-    /// Moves a charge from one quota to another.
-    pub(crate) fn recharge(&mut self, from: QuotaId, to: QuotaId, usage: Usage) -> Result<()> {
-        if from == to {
-            return Ok(());
-        }
+    /// Moves a charge from some accounts to others.
+    pub(crate) fn recharge(&mut self, from: Accounts, to: Accounts, usage: Usage) -> Result<()> {
+        let (from, to) = from.apart(to);
         // Released first, so that quotas above both do not change.
         self.charge_freely(from, usage.minus());
         self.charge(to, usage)
     }
 
     /// Like [`Txn::recharge`], whatever the limits are.
-    pub(crate) fn recharge_freely(&mut self, from: QuotaId, to: QuotaId, usage: Usage) {
+    pub(crate) fn recharge_freely(&mut self, from: Accounts, to: Accounts, usage: Usage) {
+        let (from, to) = from.apart(to);
         self.charge_freely(from, usage.minus());
         self.charge_freely(to, usage);
     }
 
     /// Charges a file to the quota `to` from now on.
     pub(crate) fn count_for(&mut self, inode: &mut Inode, to: QuotaId) -> Result<()> {
-        self.recharge(inode.quota, to, Usage::of(1, inode.attr().allocated))?;
+        let from = inode.accounts();
+        self.recharge(from, Accounts { quota: to, ..from }, inode.usage())?;
         inode.quota = to;
         Ok(())
     }
 
     /// Like [`Txn::count_for`], whatever the limits are.
     pub(crate) fn count_freely_for(&mut self, inode: &mut Inode, to: QuotaId) {
-        self.recharge_freely(inode.quota, to, Usage::of(1, inode.attr().allocated));
-        inode.quota = to;
+        self.change_freely(inode, |inode| inode.quota = to);
+    }
+
+    /// Changes what a file is charged to, whatever the limits are.
+    pub(crate) fn change_freely(&mut self, inode: &mut Inode, change: impl FnOnce(&mut Inode)) {
+        let (from, usage) = (inode.accounts(), inode.usage());
+        change(inode);
+        self.recharge_freely(from, inode.accounts(), usage);
     }
 
     /// Ends the accounting root that a removed directory is, if it is one. In a cluster the

@@ -60,8 +60,7 @@ pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir, others: &[Dir]) -> Result<(
         txn.delete(key);
     }
     birthplace::forget_move(txn, child)?;
-    let quota = child.content.quota;
-    txn.charge_freely(quota, Usage::of(1, 0).minus());
+    txn.charge_freely(child.content.accounts(), Usage::of(1, 0).minus());
     txn.end_root(&child.content);
     for share in others.iter().chain([child]) {
         let key = txn.share_key(share.content.home, share.id, share.partition);

@@ -23,6 +23,7 @@ pub(super) fn all() -> Vec<Reply> {
         fsck_names(),
         fsck_fixes(),
         fsck_quotas(),
+        accounts(),
         fsck_inos(),
         Reply::Mended(true),
         Reply::Share(ShareStat { attr: entry().attr, layout: splits(3) }),
@@ -286,6 +287,21 @@ fn fsck_names() -> Reply {
 fn fsck_quotas() -> Reply {
     let quota = crate::QuotaOf { root: Ino(79), charged: (5, 4096), found: (6, -7) };
     Reply::FsckQuotas(vec![quota])
+}
+
+fn accounts() -> Reply {
+    let used = crate::Amounts { bytes: 70_000, entries: -3 };
+    let limits = crate::AccountLimits { bytes_max: Some(80_000), entries_max: None, hold: true };
+    let of = |account: base::Account, limits, path: &str| crate::AccountUse {
+        account: account.number(),
+        used,
+        limits,
+        path: path.into(),
+    };
+    Reply::Accounts(vec![
+        of(base::Account::Directory(Ino(77)), Some(limits), "/projects"),
+        of(base::Account::Group(300), None, ""),
+    ])
 }
 
 fn fsck_fixes() -> Reply {

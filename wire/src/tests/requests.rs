@@ -259,6 +259,7 @@ fn others() -> Vec<Request> {
         Request::FsckMend(crate::FsckMend { mend: quota, discard_lost: false, jobs: vec![4] }),
         Request::FsckQuotas(crate::FsckQuotas { job: 300 }),
         Request::Info(Info { node: node() }),
+        Request::Accounts(crate::Accounts { after: base::Account::User(300).number() }),
         Request::DumpStart,
         Request::DumpNext(crate::DumpNext {
             dump: 300,

@@ -6,6 +6,7 @@
 use base::limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX};
 
 use super::super::place::Facts;
+use crate::people::Kind;
 
 /// A hundred years.
 const TRASH_DAYS_MAX: u64 = 36_500;
@@ -36,7 +37,7 @@ enum Of {
     Divided,
 }
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 10] = [
     Rule {
         key: "inherit",
         of: Of::Directory,
@@ -76,6 +77,21 @@ const RULES: [Rule; 8] = [
         default: "none",
         range: "a number, unlimited or none",
         meaning: "limit of the inodes below it, itself among them",
+    },
+    Rule {
+        key: "quota.group.GROUP.bytes, quota.group.GROUP.entries",
+        of: Of::All,
+        default: "none",
+        range: "a number, unlimited or none",
+        meaning: "limits of what belongs to the group: bytes and inodes",
+    },
+    Rule {
+        key: "quota.user.USER.bytes, quota.user.USER.entries",
+        of: Of::All,
+        default: "none",
+        range: "a number, unlimited or none",
+        meaning: "limits of what the user owns: bytes and inodes. By name or number; the superuser \
+                  and group 0 have none. `pando quota` lists what is used",
     },
     Rule {
         key: "split_threshold",
@@ -129,15 +145,48 @@ pub(super) fn help() -> String {
     text + "\nNumbers may end with K, M, G or T (of 1024). `none` takes a setting away."
 }
 
+/// Whether a setting limits a user or a group.
+pub(super) fn is_owners(key: &str) -> bool {
+    rule(key).is_some_and(|rule| rule.key.contains(','))
+}
+
+fn rule(key: &str) -> Option<&'static Rule> {
+    let owner = ["group", "user"].into_iter().find(|of| {
+        let rest = key.strip_prefix("quota.").and_then(|rest| rest.strip_prefix(of));
+        let id = rest
+            .and_then(|rest| rest.strip_prefix('.'))
+            .and_then(|rest| rest.strip_suffix(".bytes").or_else(|| rest.strip_suffix(".entries")));
+        id.is_some_and(|id| !id.is_empty())
+    });
+    let is_it = |rule: &&Rule| match owner {
+        Some(of) => rule.key.split('.').nth(1) == Some(of),
+        None => rule.key == key,
+    };
+    RULES.iter().find(is_it)
+}
+
+/// The setting as servers know it: they have numbers of users and groups, and no names.
+pub(super) fn in_numbers(key: &str) -> Result<String, String> {
+    for (of, kind) in [("user", Kind::User), ("group", Kind::Group)] {
+        let rest = key.strip_prefix(&format!("quota.{of}."));
+        if let Some((name, what)) = rest.and_then(|rest| rest.rsplit_once('.')) {
+            return match kind.number(name)? {
+                0 => Err("the superuser and group 0 have no limits".to_owned()),
+                number => Ok(format!("quota.{of}.{number}.{what}")),
+            };
+        }
+    }
+    Ok(key.to_owned())
+}
+
 /// Says which values a setting takes.
 pub(super) fn range(key: &str) -> String {
-    let rule = RULES.iter().find(|rule| rule.key == key);
-    rule.map_or_else(String::new, |rule| format!("allowed: {}", rule.range))
+    rule(key).map_or_else(String::new, |rule| format!("allowed: {}", rule.range))
 }
 
 /// Why a value is refused, as far as that can be seen from here; `facts` are those of the place.
 pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
-    let Some(rule) = RULES.iter().find(|rule| rule.key == key) else {
+    let Some(rule) = rule(key) else {
         let known: Vec<_> = RULES.iter().map(|rule| rule.key).collect();
         return Some(format!("there is no setting {key}; known are {}", known.join(", ")));
     };

@@ -1,15 +1,15 @@
-//! Limits: clients make and remove things below a directory whose inodes and bytes are limited. The
-//! limits are never exceeded, whatever happens. In the end the directory can be filled up to them.
+//! Limits: clients make and remove things below a directory whose inodes and bytes are limited, or as
+//! a user whose are. The limits are never exceeded, whatever happens. In the end the directory can be filled up to them.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
 use anyhow::{Context as _, ensure};
-use base::FsError;
+use base::{Cred, FsError, SetAttr};
 use client::{Client, Error, OpenOptions};
 use futures::future::try_join_all;
 
 use crate::{
-    check::quota::limit,
+    check::quota::{limit, limit_user},
     sim::{random::SimRandom, world::World},
 };
 
@@ -19,6 +19,15 @@ const OPERATIONS: u64 = 50;
 const DIRS: u64 = 3;
 /// Files have fewer bytes than this.
 const FILE_BYTES: usize = 6000;
+
+/// The user who is limited in every second world.
+pub const USER: u32 = 77;
+
+/// That user.
+#[must_use]
+pub fn user() -> Cred {
+    Cred { uid: USER, gid: USER, groups: Vec::new() }
+}
 
 /// The path of the limited directory.
 #[must_use]
@@ -42,14 +51,25 @@ pub(super) async fn set_up(
     for dir in 0..DIRS {
         client.mkdir(format!("{top}/{dir}"), 0o755).await?;
     }
-    limit(world, client, &top, "entries", max).await?;
     // About as many bytes as the files will have, or fewer.
     let bytes_max = world.random(&format!("{top} bytes")).within(6000..30_000);
-    limit(world, client, &top, "bytes", bytes_max).await?;
+    let by_user = world.random("filled by").one_in(2);
+    if by_user {
+        let own = SetAttr { uid: Some(USER), gid: Some(USER), ..SetAttr::default() };
+        for dir in (0..DIRS).map(|dir| format!("{top}/{dir}")).chain([top.clone()]) {
+            client.set_attr(&dir, own).await?;
+        }
+        limit_user(world, client, USER, "entries", max).await?;
+        limit_user(world, client, USER, "bytes", bytes_max).await?;
+    } else {
+        limit(world, client, &top, "entries", max).await?;
+        limit(world, client, &top, "bytes", bytes_max).await?;
+    }
     let there = Rc::new(Cell::new(Used { inodes: 1 + DIRS, bytes: 0 }));
     let fills = machines.iter().enumerate().map(|(number, machine)| Fills {
         world: world.clone(),
-        client: machine.client.clone(),
+        client: if by_user { machine.client.as_user(user()) } else { machine.client.clone() },
+        by_user,
         random: world.random(&format!("{top} by {number}")),
         number,
         top: top.clone(),
@@ -95,6 +115,8 @@ struct Thing {
 struct Fills {
     world: World,
     client: Client,
+    /// Whether the user is limited, wherever he makes something.
+    by_user: bool,
     random: SimRandom,
     number: usize,
     top: String,
@@ -140,7 +162,11 @@ impl Fills {
     }
 
     fn place(&self) -> Place {
-        if self.random.one_in(6) { Place::Beside } else { Place::Below(self.random.below(DIRS)) }
+        if self.random.one_in(6) && !self.by_user {
+            Place::Beside
+        } else {
+            Place::Below(self.random.below(DIRS))
+        }
     }
 
     /// Counts a thing that was made, and checks the limits. Where a power cut may have taken

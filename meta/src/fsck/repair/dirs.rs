@@ -13,7 +13,7 @@ use crate::{
     format::root_content,
     lock, permissions,
     record::{
-        Access, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _,
+        Access, Accounts, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _,
         StoredListing, Times, Usage, Xattrs, key, key::Part,
     },
     txn::{Dir, Txn, birthplace::note_birthplace},
@@ -199,7 +199,7 @@ fn recharge(txn: &mut Txn<'_>, dir: &mut Dir, to: QuotaId) {
     // With several servers only the coordinator knows which roots are being counted.
     let alone = txn.shared.cluster.is_none();
     if alone && from != to && !accounts && !quotas.is_moving(from, to) {
-        txn.recharge_freely(from, to, Usage::of(1, 0));
+        txn.recharge_freely(Accounts::root(from), Accounts::root(to), Usage::of(1, 0));
         dir.content.quota = to;
     }
 }
@@ -264,7 +264,6 @@ pub(super) fn rebuilt(
         .find(|version| config.hash_key.dir_id(parent.id, name, *version) == access.id);
     let own = QuotaId(access.ino);
     let quota = if txn.shared.quotas.get(own).is_some() { own } else { parent.content.quota };
-    txn.charge_freely(quota, Usage::of(1, 0));
     let content = Content {
         state: ContentState::Live,
         confirmed: true,
@@ -289,6 +288,7 @@ pub(super) fn rebuilt(
         policy: Policy::NONE,
         listing: permissions::made_again(&parent.content),
     };
+    txn.charge_freely(content.accounts(), Usage::of(1, 0));
     Ok(Dir::master(access.id, content))
 }
 

@@ -15,7 +15,7 @@ use crate::{
     lock,
     record::{
         ChunkRecord, Contents, EntryRecord, Inode, Key, QuotaId, Reclaim, ReclaimKind, Record as _,
-        Slot, Tail, Usage, XattrSet, Xattrs, inode::blocks_of, key, key::Part,
+        Slot, Tail, XattrSet, Xattrs, inode::blocks_of, key, key::Part,
     },
     txn::{Located, Place, Txn},
     unsynced::is_whole,
@@ -135,11 +135,10 @@ fn recharge(txn: &mut Txn<'_>, was: &Inode, inode: &mut Inode, quota: Option<Quo
         Some(_) | None if known => inode.quota,
         Some(_) | None => QuotaId::NONE,
     };
-    let (before, after) = (was.attr().allocated, inode.attr().allocated);
-    if to != inode.quota || before != after {
-        txn.charge_freely(inode.quota, Usage::of(1, before).minus());
-        txn.charge_freely(to, Usage::of(1, after));
-        inode.quota = to;
+    inode.quota = to;
+    if was.accounts() != inode.accounts() || was.usage() != inode.usage() {
+        txn.charge_freely(was.accounts(), was.usage().minus());
+        txn.charge_freely(inode.accounts(), inode.usage());
     }
 }
 

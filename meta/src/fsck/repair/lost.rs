@@ -98,7 +98,7 @@ pub(super) fn file(txn: &mut Txn<'_>, inode: Inode) -> Result<()> {
     let mut located = Located { place: Place::Slot, inode };
     let inode = &mut located.inode;
     inode.nlink = 1;
-    inode.in_trash = InTrash(false);
+    txn.change_freely(inode, |inode| inode.in_trash = InTrash(false));
     inode.mode &= MODE_BITS;
     if inode.xattrs.is_spilled() {
         inode.xattrs =
@@ -126,7 +126,7 @@ pub(super) fn linked(txn: &mut Txn<'_>, mut inode: Inode) -> Result<bool> {
     let (mut above, name) = free_name(txn, above, inode.ino)?;
     txn.put_entry(&above, &name, &EntryRecord::Link(inode.ino));
     inode.nlink = 1;
-    inode.in_trash = InTrash(false);
+    txn.change_freely(&mut inode, |inode| inode.in_trash = InTrash(false));
     txn.put_inode(&Located { place: Place::Slot, inode });
     above.content.entries += 1;
     txn.touch(&mut above);
@@ -173,6 +173,7 @@ pub(super) fn stray(txn: &mut Txn<'_>, ino: Ino, taken: bool) -> Result<bool> {
         inline_max: InlineMax::NONE,
         in_trash: InTrash(false),
     };
+    txn.charge_freely(inode.accounts(), inode.usage());
     file(txn, inode)?;
     Ok(true)
 }

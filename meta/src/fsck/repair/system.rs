@@ -12,7 +12,8 @@ use crate::{
     keys::ring::KeyRing,
     reclaim::notes::Garbage,
     record::{
-        Config, Content, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail, Usage,
+        Accounts, Config, Content, Key, Lived, QuotaId, QuotaRecord, SessionRecord, Settings, Tail,
+        Usage,
         key::{self, UsagePart},
         system::Reserved,
     },
@@ -138,8 +139,9 @@ fn quota(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
 
 /// Corrects the charges of a quota by the difference found.
 pub(super) fn usage(txn: &mut Txn<'_>, id: QuotaId, usage: Usage) -> bool {
-    let known = txn.shared.cluster.is_some() || txn.shared.quotas.get(id).is_some();
-    txn.charge_freely(id, usage);
+    let known =
+        id.is_owners() || txn.shared.cluster.is_some() || txn.shared.quotas.get(id).is_some();
+    txn.charge_freely(Accounts::root(id), usage);
     known
 }
 

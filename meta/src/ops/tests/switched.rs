@@ -26,7 +26,10 @@ use crate::{
         switch::{self, Switch},
         table::Partition,
     },
-    record::{Content, EntryRecord, Key, Record as _, RenameList, key, key::Part},
+    record::{
+        Accounts, Content, EntryRecord, Key, QuotaId, Record as _, RenameList, Usage, key,
+        key::Part,
+    },
     txn::{Caller, CommitGroup, Txn},
 };
 
@@ -415,6 +418,8 @@ fn what_was_removed_while_names_were_away_is_not_found_when_they_come_back() {
         elsewhere(&server, |txn| {
             txn.delete(key_on(away.target, Part::Main));
             txn.delete(key::inode(stage.file.1.ino, Part::Main));
+            let owner = Accounts { quota: QuotaId::NONE, owner: Some((0, 0)) };
+            txn.charge_freely(owner, Usage::of(1, 0).minus());
             Ok(())
         });
         let back = Handoff::new(&server, &dir, back);

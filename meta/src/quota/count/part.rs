@@ -9,7 +9,9 @@ use wire::{Count, CountNames, CountShare, CountWhat, Counted, DirRef};
 use crate::{
     error::{Fault, Result},
     lock,
-    record::{EntryRecord, Inode, Key, QuotaId, Record as _, Slot, Usage, key, key::Part},
+    record::{
+        Accounts, EntryRecord, Inode, Key, QuotaId, Record as _, Slot, Usage, key, key::Part,
+    },
     txn::{Dir, Txn, unshown},
 };
 
@@ -66,7 +68,11 @@ fn share(txn: &mut Txn<'_>, border: Border, share: &CountShare) -> Result<Counte
     }
     if quota == border.from && border.from != border.to {
         if dir.partition == 0 {
-            txn.recharge_freely(border.from, border.to, Usage::of(1, 0));
+            txn.recharge_freely(
+                Accounts::root(border.from),
+                Accounts::root(border.to),
+                Usage::of(1, 0),
+            );
         }
         dir.content.quota = border.to;
         txn.put_dir(&dir);

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     bugs::Planted,
     quota::{Limits, Quotas, grant::NeedsGrant},
-    record::{QuotaId, QuotaState},
+    record::{Accounts, QuotaId, QuotaState},
 };
 
 const SERVERS: u16 = 3;
@@ -84,7 +84,7 @@ impl Model {
     fn server(used: i64) -> Quotas {
         let quotas = Quotas::load(&MemoryEngine::new(), true).unwrap();
         quotas.put(root(), Some(record()));
-        quotas.charge(root(), entries(used), Limits::Pass, &[]).unwrap();
+        quotas.charge(Accounts::root(root()), entries(used), Limits::Pass, &[]).unwrap();
         quotas
     }
 
@@ -99,7 +99,8 @@ impl Model {
     /// Charges, or asks for room; `true` if it charged.
     fn charge(&mut self, server: u16, more: i64) -> bool {
         let quotas = &self.servers[usize::from(server)];
-        let Err(short) = quotas.charge(root(), entries(more), Limits::Hold, &[]) else {
+        let Err(short) = quotas.charge(Accounts::root(root()), entries(more), Limits::Hold, &[])
+        else {
             return true;
         };
         assert_eq!(short, NeedsGrant { root: root(), more: entries(more) });
@@ -112,7 +113,9 @@ impl Model {
         // The server that releases usage need not have charged it, but some server must have.
         if less <= self.used() {
             let quotas = &self.servers[usize::from(server)];
-            quotas.charge(root(), entries(less).minus(), Limits::Hold, &[]).unwrap();
+            quotas
+                .charge(Accounts::root(root()), entries(less).minus(), Limits::Hold, &[])
+                .unwrap();
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) fn orphaned(txn: &mut Txn<'_>, early_mkdir: TxnId) -> Result<()> {
         if !enter(txn, &dir)? {
             tracing::warn!(%id, "a directory has lost its place, and is in /lost+found");
             fsck::rescue(txn, &mut dir)?;
-            txn.charge_freely(dir.content.quota, Usage::of(1, 0));
+            txn.charge_freely(dir.content.accounts(), Usage::of(1, 0));
             txn.put_dir(&dir);
         }
     }
@@ -49,7 +49,7 @@ fn enter(txn: &mut Txn<'_>, dir: &Dir) -> Result<bool> {
         return Ok(matches!(there, EntryRecord::Dir(access) if access.id == dir.id));
     }
     // The charge of the directory was lost with the entry.
-    txn.charge_freely(dir.content.quota, Usage::of(1, 0));
+    txn.charge_freely(dir.content.accounts(), Usage::of(1, 0));
     txn.put_subdir(&mut above, name, dir);
     Ok(true)
 }
