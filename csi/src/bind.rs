@@ -9,7 +9,10 @@ use std::{
 
 use rustix::{
     io::Errno,
-    mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount},
+    mount::{
+        MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount,
+        unmount,
+    },
 };
 
 use crate::table;
@@ -31,7 +34,9 @@ pub(crate) fn is_of_place(option: &str) -> bool {
 /// besides its own.
 ///
 /// Other mount namespaces hear of a mount, but not of options that it gets later. So the mount gets
-/// them at a private place, and is bound from there.
+/// them at a private place, and is bound from there. It leaves the group of its peers first: what is
+/// mounted over one of these, as where a dead mount is made again, would appear over all of them,
+/// without the options.
 pub(crate) fn bind(from: &Path, to: &Path, options: &[String], private: &Path) -> io::Result<()> {
     if options.is_empty() {
         return Ok(mount_bind(from, to)?);
@@ -40,7 +45,10 @@ pub(crate) fn bind(from: &Path, to: &Path, options: &[String], private: &Path) -
     take_away(private)?;
     DirBuilder::new().recursive(true).mode(0o700).create(private)?;
     mount_bind(from, private)?;
-    let bound = restrict(from, private, options).and_then(|()| Ok(mount_bind(private, to)?));
+    let bound = mount_change(private, MountPropagationFlags::PRIVATE)
+        .map_err(io::Error::from)
+        .and_then(|()| restrict(from, private, options))
+        .and_then(|()| Ok(mount_bind(private, to)?));
     take_away(private)?;
     fs::remove_dir(private)?;
     bound

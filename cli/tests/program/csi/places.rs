@@ -75,6 +75,16 @@ fn readers_change_nothing_also_where_mounts_propagate_to() {
     let names: Vec<_> = state.map(|file| file.file_name().into_string().unwrap()).collect();
     assert!(names.iter().all(|name| !name.ends_with(".place")), "{names:?}");
 
+    // A mount that is made again is no other.
+    kill_process(plugged.mount_process(), Signal::KILL).unwrap();
+    for place in [&inside(&follows, &target.join("file")), &seen, &reader.join("file")] {
+        until("a new mount", || fs::read(place).is_ok_and(|found| found == b"kept"));
+    }
+    assert_eq!(fs::write(&seen, "x").unwrap_err().raw_os_error(), EROFS);
+    assert_eq!(fs::write(reader.join("file"), "x").unwrap_err().raw_os_error(), EROFS);
+    fs::write(inside(&follows, &target.join("file")), "more").unwrap();
+    assert_eq!(fs::read(&seen).unwrap(), b"more");
+
     // A mode for readers alone makes the mount read-only, and its token.
     let readers = plugged.path("pods/readers");
     plugged.ask(async |asking| {
