@@ -18,8 +18,8 @@ use crate::{
 ///
 /// With an administrator's token all are listed; with any other one the user and the groups that
 /// the command acts for, by their numbers on this machine or in the token. Bytes are allocated ones,
-/// holes left out. What is in the trash counts for nobody but for its directories, and a file with
-/// several names counts once. Names are those that this machine has for the numbers.
+/// holes left out. Files in the trash count for nobody, and a file with several names counts once.
+/// Names are those that this machine has for the numbers.
 ///
 /// Limits are set by `pando set HOST:PORT quota.user.USER.bytes=10G` and the like.
 #[derive(Debug, clap::Args)]

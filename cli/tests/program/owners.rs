@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    harness::{fail, folder, run, stderr, succeed, text},
+    harness::{fail, folder, run, stderr, succeed, text, unmount},
     mounted::{Mountpoint, dev, up},
 };
 
@@ -98,7 +98,13 @@ fn a_users_limit_holds_on_all_servers_together() {
     let mount = Mountpoint::new(folder.path());
     let (running, address) = dev(&folder.path().join("dev"), "3", &mount);
     let token = folder.path().join("dev/admin.token");
-    let home = home(folder.path(), &mount);
+    // Only root may use the mount of `dev`.
+    let others = folder.path().join("others");
+    fs::create_dir(&others).unwrap();
+    let others = Mountpoint::new(&others);
+    let letting_in = ["-o", "allow_other", "--token", text(&token)];
+    succeed(&[&["mount", &address, text(&others.0)], &letting_in[..]].concat());
+    let home = home(folder.path(), &others);
     let limit = format!("quota.user.{USER}.entries=101");
     succeed(&["set", &address, "--token", text(&token), &limit]);
     let makers =
@@ -111,5 +117,6 @@ fn a_users_limit_holds_on_all_servers_together() {
     assert_eq!(line(&told, "user", USER)["entries"], 101);
     assert!(as_user(&home, "rmdir 0-1 && mkdir again").status.success());
     succeed(&["fsck", &address, "--token", text(&token)]);
+    unmount(&others.0);
     assert_eq!(running.stop(), Some(0));
 }
