@@ -238,6 +238,7 @@ pub(crate) async fn complete(
     if but_last.iter().any(|kept| kept.attr.size < PART_BYTES_MIN) {
         return Err(S3ErrorCode::EntityTooSmall.into());
     }
+    let sizes: Vec<u64> = files.iter().map(|kept| kept.attr.size).collect();
     let mut staged = commit::stage(gateway, fs, bucket).await?;
     for kept in files {
         let (name, ino) = (kept.name.clone(), kept.attr.ino);
@@ -249,7 +250,9 @@ pub(crate) async fn complete(
     }
     let etag = commit::etag_of_parts(&md5s);
     let tags = upload.upload.tags.clone().map(String::into_bytes);
-    staged.seal(Some(&etag), upload.upload.headers.to_bytes()?, tags, Some(id)).await?;
+    let mut headers = upload.upload.headers.clone();
+    headers.set_parts(sizes.into_iter());
+    staged.seal(Some(&etag), headers.to_bytes()?, tags, Some(id)).await?;
     commit::put(gateway, fs, (bucket, &key), &mut staged, wanted).await?;
     remove(fs, &upload).await;
     Ok(etag)

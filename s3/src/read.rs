@@ -21,7 +21,7 @@ use crate::{
     fs::Fs,
     gateway::Gateway,
     key::Key,
-    metadata::{self, EMPTY_ETAG, Known},
+    metadata::{self, EMPTY_ETAG, Headers, Known},
     tree::{self, Found},
 };
 
@@ -210,7 +210,7 @@ pub(crate) async fn get(
     input: GetObjectInput,
 ) -> S3Result<GetObjectOutput> {
     let customer_keys = input.sse_customer_key.is_some() || input.sse_customer_algorithm.is_some();
-    refuse(input.part_number.is_some(), input.version_id.as_deref(), customer_keys)?;
+    refuse(input.version_id.as_deref(), customer_keys)?;
     let (object, open) = open(gateway, fs, &input.bucket, &input.key).await?;
     let Object { attr, known, .. } = object;
     let modified = metadata::last_modified(&attr);
@@ -221,14 +221,11 @@ pub(crate) async fn get(
         unmodified_since: input.if_unmodified_since,
     };
     conditions.check(&known.etag, &modified, S3ErrorCode::NotModified)?;
-    let range = match input.range {
-        Some(range) => Some(bytes_of(&range, attr.size)?),
-        None => None,
-    };
+    let range = wanted(input.range, input.part_number, &attr, &known.headers)?;
     let content_range = range.as_ref().map(|range| content_range(range, attr.size));
     let whole = input.checksum_mode.as_ref().map(ChecksumMode::as_str)
         == Some(ChecksumMode::ENABLED)
-        && range.is_none();
+        && content_range.is_none();
     let sum = |name: &str| known.headers.checksum(name).filter(|_| whole);
     let range = range.unwrap_or(0..attr.size);
     let len = range.end - range.start;
@@ -237,6 +234,7 @@ pub(crate) async fn get(
         None => StreamingBlob::from(Body::empty()),
     };
     let headers = &known.headers;
+    let parts_count = input.part_number.and_then(|_| headers.parts_count());
     let content_type = headers.content_type.clone().unwrap_or_else(|| CONTENT_TYPE.to_owned());
     Ok(GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
@@ -263,6 +261,7 @@ pub(crate) async fn get(
         expires: input.response_expires.or_else(|| headers.expires()),
         last_modified: Some(modified),
         metadata: headers.user(),
+        parts_count,
         tag_count: tag_count(&known),
         website_redirect_location: headers.website_redirect_location.clone(),
         ..GetObjectOutput::default()
@@ -276,7 +275,7 @@ pub(crate) async fn head(
     input: HeadObjectInput,
 ) -> S3Result<HeadObjectOutput> {
     let customer_keys = input.sse_customer_key.is_some() || input.sse_customer_algorithm.is_some();
-    refuse(input.part_number.is_some(), input.version_id.as_deref(), customer_keys)?;
+    refuse(input.version_id.as_deref(), customer_keys)?;
     let Object { attr, known, .. } = object(gateway, fs, &input.bucket, &input.key).await?;
     let modified = metadata::last_modified(&attr);
     let conditions = Conditions {
@@ -286,17 +285,15 @@ pub(crate) async fn head(
         unmodified_since: input.if_unmodified_since,
     };
     conditions.check(&known.etag, &modified, S3ErrorCode::NotModified)?;
-    let range = match input.range {
-        Some(range) => Some(bytes_of(&range, attr.size)?),
-        None => None,
-    };
+    let range = wanted(input.range, input.part_number, &attr, &known.headers)?;
     let content_range = range.as_ref().map(|range| content_range(range, attr.size));
     let range = range.unwrap_or(0..attr.size);
     let whole = input.checksum_mode.as_ref().map(ChecksumMode::as_str)
         == Some(ChecksumMode::ENABLED)
-        && input.range.is_none();
+        && content_range.is_none();
     let sum = |name: &str| known.headers.checksum(name).filter(|_| whole);
     let headers = &known.headers;
+    let parts_count = input.part_number.and_then(|_| headers.parts_count());
     let content_type = headers.content_type.clone().unwrap_or_else(|| CONTENT_TYPE.to_owned());
     Ok(HeadObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
@@ -322,6 +319,7 @@ pub(crate) async fn head(
         expires: input.response_expires.or_else(|| headers.expires()),
         last_modified: Some(modified),
         metadata: headers.user(),
+        parts_count,
         website_redirect_location: headers.website_redirect_location.clone(),
         ..HeadObjectOutput::default()
     })
@@ -335,11 +333,32 @@ fn tag_count(known: &Known) -> Option<i32> {
     i32::try_from(known.tags.len()).ok().filter(|count| *count > 0)
 }
 
-/// Refuses what a read can ask for and this gateway has not.
-pub(crate) fn refuse(part: bool, version: Option<&str>, customer_keys: bool) -> S3Result<()> {
-    if part {
-        return Err(not_implemented("parts of an object that is whole cannot be read alone"));
+/// The bytes that a read asks for, by a range or by the number of a part; `None`: all.
+fn wanted(
+    range: Option<s3s::dto::Range>,
+    part: Option<i32>,
+    attr: &Attr,
+    headers: &Headers,
+) -> S3Result<Option<Range<u64>>> {
+    match (range, part) {
+        (None, None) => Ok(None),
+        (Some(range), None) => Ok(Some(bytes_of(&range, attr.size)?)),
+        (None, Some(number)) => {
+            let range = headers.part(number, attr.size)?;
+            // No header can say the range of no bytes.
+            if range.is_empty() && attr.size > 0 {
+                return Err(S3ErrorCode::InvalidRange.into());
+            }
+            Ok(Some(range).filter(|range| !range.is_empty()))
+        }
+        (Some(_), Some(_)) => {
+            Err(s3s::s3_error!(InvalidRequest, "a read has a range or the number of a part"))
+        }
     }
+}
+
+/// Refuses what a read can ask for and this gateway has not.
+pub(crate) fn refuse(version: Option<&str>, customer_keys: bool) -> S3Result<()> {
     if customer_keys {
         return Err(not_implemented("encryption with customers' keys is not supported"));
     }

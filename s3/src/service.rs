@@ -168,7 +168,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         if input.if_match_size.is_some() || input.if_match_last_modified_time.is_some() {
             return Err(not_implemented("a delete can be conditional on the ETag alone"));
         }
@@ -193,7 +193,7 @@ impl S3 for Service {
         for object in input.delete.objects {
             let condition = object.e_tag.clone().map(ETagCondition::ETag);
             let removed = async {
-                read::refuse(false, object.version_id.as_deref(), false)?;
+                read::refuse(object.version_id.as_deref(), false)?;
                 let key = Key::parse(&object.key)?;
                 commit::delete(&self.0, &fs, (&bucket, &key), condition.as_ref()).await
             };
@@ -291,13 +291,61 @@ impl S3 for Service {
         })
     }
 
+    /// Objects have one version each, which is called `null` as where versions were never kept.
+    async fn list_object_versions(
+        &self,
+        req: S3Request<ListObjectVersionsInput>,
+    ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+        let fs = self.0.reading(req.credentials.as_ref()).await?;
+        let session = self.0.session_id(req.credentials.as_ref())?;
+        let input = req.input;
+        let bucket = self.0.bucket(&fs, &input.bucket).await?;
+        let max = list::keys_max(input.max_keys)?;
+        let query = Query {
+            prefix: input.prefix.clone().unwrap_or_default(),
+            delimiter: input.delimiter.clone().unwrap_or_default(),
+            after: input.key_marker.clone().unwrap_or_default(),
+            limit: usize::try_from(max).unwrap_or(0),
+        };
+        let encoding = input.encoding_type.as_ref();
+        let source = (&fs, session, &self.0.sorted);
+        let sent = list::page(source, &bucket, &query, encoding).await?;
+        let encoded = |text: String| list::encoded(&text, encoding);
+        let null = || Some("null".to_owned());
+        let version = |object: Object| ObjectVersion {
+            e_tag: object.e_tag,
+            is_latest: Some(true),
+            key: object.key,
+            last_modified: object.last_modified,
+            size: object.size,
+            storage_class: Some(ObjectVersionStorageClass::STANDARD.to_owned().into()),
+            version_id: null(),
+            ..ObjectVersion::default()
+        };
+        answer(ListObjectVersionsOutput {
+            name: Some(input.bucket),
+            prefix: Some(encoded(query.prefix)),
+            key_marker: Some(encoded(query.after)),
+            version_id_marker: input.version_id_marker,
+            max_keys: Some(max),
+            is_truncated: Some(sent.next.is_some()),
+            versions: Some(sent.objects.into_iter().map(version).collect()),
+            common_prefixes: Some(sent.prefixes),
+            delimiter: input.delimiter.map(encoded),
+            next_version_id_marker: sent.next.as_ref().and_then(|_| null()),
+            next_key_marker: sent.next.map(encoded),
+            encoding_type: input.encoding_type.clone(),
+            ..ListObjectVersionsOutput::default()
+        })
+    }
+
     async fn get_object_tagging(
         &self,
         req: S3Request<GetObjectTaggingInput>,
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let fs = self.0.reading(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         answer(GetObjectTaggingOutput { tag_set: object.known.tags, version_id: None })
     }
@@ -308,7 +356,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         let tags = metadata::tags_to_bytes(&input.tagging.tag_set)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         let node = &object.found.node;
@@ -326,7 +374,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         let removed = fs.removexattr(&object.found.node, TAGS.as_bytes()).await;
         removed.map_err(|error| of_object(&error))?;

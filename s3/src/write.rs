@@ -213,7 +213,7 @@ async fn source(
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(not_implemented("there are no access points"));
     };
-    read::refuse(false, version_id.as_deref(), false)?;
+    read::refuse(version_id.as_deref(), false)?;
     let (object, open) = read::open(gateway, fs, bucket, key).await?;
     let modified = metadata::last_modified(&object.attr);
     conditions.check(&object.known.etag, &modified, S3ErrorCode::PreconditionFailed)?;
@@ -266,6 +266,7 @@ pub(crate) async fn copy(
             cache_control: input.cache_control,
             website_redirect_location: input.website_redirect_location,
             checksums: headers.checksums,
+            parts: headers.parts,
             ..Headers::default()
         };
         headers.set_expires(input.expires);

@@ -14,14 +14,14 @@ use crate::harness::{Data, Running, fail, pando, stderr, text};
 const PYTHON: &str = "/usr/bin/python3";
 
 /// A server, and a gateway for three keys.
-struct Served {
+pub(crate) struct Served {
     gateway: Running,
     server: Running,
     data: Data,
 }
 
 impl Served {
-    fn start() -> Served {
+    pub(crate) fn start() -> Served {
         let data = Data::formatted();
         let server = data.serve(&[]);
         let (writer, reader) = (data.admin_token(), data.token(&["--ro"]));
@@ -40,7 +40,7 @@ impl Served {
         Served { gateway, server, data }
     }
 
-    fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.gateway.address()
     }
 
@@ -71,7 +71,7 @@ impl Served {
 }
 
 /// Runs a program of others to its end, which must be a good one; what it printed.
-fn foreign(command: &mut Command) -> String {
+pub(crate) fn foreign(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{command:?}: {said}{}", stderr(&output));
