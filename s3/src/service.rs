@@ -12,7 +12,7 @@ use s3s::{
 };
 
 use crate::{
-    commit::{self, Wanted},
+    commit::{self, Expected, Wanted},
     error::{invalid, not_implemented, of, of_object},
     gateway::Gateway,
     key::{self, Key},
@@ -136,7 +136,12 @@ impl S3 for Service {
         req: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let fs = self.0.reading(req.credentials.as_ref()).await?;
-        answer(read::head(&self.0, &fs, req.input).await?)
+        let (output, tags) = read::head(&self.0, &fs, req.input).await?;
+        let mut response = S3Response::new(output);
+        if let Some(tags) = tags {
+            response.headers.insert("x-amz-tagging-count", tags.into());
+        }
+        Ok(response)
     }
 
     async fn put_object(
@@ -169,12 +174,14 @@ impl S3 for Service {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
         read::refuse(input.version_id.as_deref(), false)?;
-        if input.if_match_size.is_some() || input.if_match_last_modified_time.is_some() {
-            return Err(not_implemented("a delete can be conditional on the ETag alone"));
-        }
         let bucket = self.0.bucket(&fs, &input.bucket).await?;
         let key = Key::parse(&input.key)?;
-        commit::delete(&self.0, &fs, (&bucket, &key), input.if_match.as_ref()).await?;
+        let expected = Expected {
+            etag: input.if_match,
+            size: input.if_match_size,
+            modified: input.if_match_last_modified_time,
+        };
+        commit::delete(&self.0, &fs, (&bucket, &key), &expected).await?;
         answer(DeleteObjectOutput::default())
     }
 
@@ -191,11 +198,15 @@ impl S3 for Service {
         let quiet = input.delete.quiet == Some(true);
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for object in input.delete.objects {
-            let condition = object.e_tag.clone().map(ETagCondition::ETag);
+            let expected = Expected {
+                etag: object.e_tag.clone().map(ETagCondition::ETag),
+                size: object.size,
+                modified: object.last_modified_time.clone(),
+            };
             let removed = async {
                 read::refuse(object.version_id.as_deref(), false)?;
                 let key = Key::parse(&object.key)?;
-                commit::delete(&self.0, &fs, (&bucket, &key), condition.as_ref()).await
+                commit::delete(&self.0, &fs, (&bucket, &key), &expected).await
             };
             match removed.await {
                 Ok(()) if quiet => {}
@@ -243,7 +254,7 @@ impl S3 for Service {
             is_truncated: Some(sent.next.is_some()),
             contents: Some(sent.objects),
             common_prefixes: Some(sent.prefixes),
-            delimiter: input.delimiter.map(encoded),
+            delimiter: input.delimiter.filter(|text| !text.is_empty()).map(encoded),
             next_marker: sent.next.map(encoded),
             encoding_type: input.encoding_type.clone(),
             ..ListObjectsOutput::default()
@@ -284,7 +295,7 @@ impl S3 for Service {
             next_continuation_token: sent.next.map(|next| list::token_of(&next)),
             contents: Some(sent.objects),
             common_prefixes: Some(sent.prefixes),
-            delimiter: input.delimiter.map(encoded),
+            delimiter: input.delimiter.filter(|text| !text.is_empty()).map(encoded),
             start_after: input.start_after.map(encoded),
             encoding_type: input.encoding_type.clone(),
             ..ListObjectsV2Output::default()
@@ -331,7 +342,7 @@ impl S3 for Service {
             is_truncated: Some(sent.next.is_some()),
             versions: Some(sent.objects.into_iter().map(version).collect()),
             common_prefixes: Some(sent.prefixes),
-            delimiter: input.delimiter.map(encoded),
+            delimiter: input.delimiter.filter(|text| !text.is_empty()).map(encoded),
             next_version_id_marker: sent.next.as_ref().and_then(|_| null()),
             next_key_marker: sent.next.map(encoded),
             encoding_type: input.encoding_type.clone(),
@@ -390,7 +401,9 @@ impl S3 for Service {
         Extras {
             private: write::is_private(input.acl.as_ref()),
             storage_class: input.storage_class,
-            encrypted: input.server_side_encryption.is_some() || input.sse_customer_key.is_some(),
+            encrypted: input.server_side_encryption.is_some()
+                || input.ssekms_key_id.is_some()
+                || input.sse_customer_key.is_some(),
             locked: input.object_lock_mode.is_some(),
         }
         .check()?;

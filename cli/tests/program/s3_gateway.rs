@@ -182,3 +182,55 @@ fn a_gateway_is_for_this_machine_unless_told_otherwise() {
     assert!(fail(2, &args).contains("--listen-in-clear"));
     assert!(fail(2, &args[..2]).contains("no access key"));
 }
+
+/// Puts the keys that it is given, and prints the bytes of each or the code of its error.
+const PUT_OR_GET: &str = r#"
+import sys, boto3
+from botocore.config import Config
+s3 = boto3.client(
+    "s3", endpoint_url=f"http://{sys.argv[1]}", aws_access_key_id="writer",
+    aws_secret_access_key="secret-of-writer", region_name="us-east-1",
+    config=Config(signature_version="s3v4", s3={"addressing_style": "path"}))
+for at in sys.argv[3:]:
+    bucket, key = at.split("/", 1)
+    try:
+        if sys.argv[2] == "put":
+            s3.put_object(Bucket=bucket, Key=key, Body=at.encode())
+        else:
+            print(s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode())
+    except s3.exceptions.ClientError as error:
+        print(error.response["Error"]["Code"])
+"#;
+
+#[test]
+fn a_directory_that_a_mount_moves_is_not_taken_for_the_one_before() {
+    if !has(PYTHON, &["-c", "import boto3"]) {
+        return;
+    }
+    let served = Served::start();
+    let ask = |what: &str, keys: &[&str]| {
+        let mut command = Command::new(PYTHON);
+        command.args(["-c", PUT_OR_GET, served.address(), what]).args(keys);
+        foreign(&mut command)
+    };
+    served.as_admin(async |client| drop(client.mkdir("/bucket", 0o755).await.unwrap()));
+    assert_eq!(ask("put", &["bucket/d/e/x", "bucket/d/e/x", "bucket/y"]), "");
+    served.as_admin(async |client| {
+        client.rename("/bucket/d", "/bucket/moved").await.unwrap();
+        client.create_dir_all("/bucket/d/e", 0o755).await.unwrap();
+    });
+    assert_eq!(ask("get", &["bucket/d/e/x", "bucket/moved/e/x"]), "NoSuchKey\nbucket/d/e/x\n");
+    assert_eq!(ask("put", &["bucket/d/e/new"]), "");
+    served.as_admin(async |client| {
+        assert_eq!(client.read("/bucket/d/e/new").await.unwrap(), &b"bucket/d/e/new"[..]);
+        client.rename("/bucket", "/old-bucket").await.unwrap();
+        client.mkdir("/bucket", 0o755).await.unwrap();
+    });
+    assert_eq!(ask("get", &["bucket/y", "old-bucket/y"]), "NoSuchKey\nbucket/y\n");
+    assert_eq!(ask("put", &["bucket/y"]), "");
+    served.as_admin(async |client| {
+        assert_eq!(client.read("/bucket/y").await.unwrap(), &b"bucket/y"[..]);
+        client.rename("/bucket", "/gone").await.unwrap();
+    });
+    assert_eq!(ask("put", &["bucket/z"]), "NoSuchBucket\n");
+}
