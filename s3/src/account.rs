@@ -4,10 +4,7 @@
 //! one opens it.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -19,7 +16,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::fs::Fs;
+use crate::fs::{Fs, Noted};
 
 /// Time to open a new session while a request waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +36,7 @@ pub struct Account {
 /// A session; keys of the same token share it.
 pub struct Session {
     config: Config,
-    current: RwLock<(Client, Arc<AtomicBool>)>,
+    current: RwLock<(Client, Arc<Noted>)>,
     /// The latest failure to open a session, and when that was.
     connecting: Mutex<Option<(Instant, S3ErrorCode)>>,
 }
@@ -124,8 +121,8 @@ impl Account {
 impl Session {
     fn alive(&self) -> Option<Fs> {
         let current = self.current.read();
-        let (client, lost) = &*current;
-        (!lost.load(Ordering::Relaxed))
-            .then(|| Fs::new(client.clone(), self.config.cred.clone(), Arc::clone(lost)))
+        let (client, noted) = &*current;
+        (!noted.lost.load(Ordering::Relaxed))
+            .then(|| Fs::new(client.clone(), self.config.cred.clone(), Arc::clone(noted)))
     }
 }

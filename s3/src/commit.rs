@@ -6,9 +6,10 @@
 
 use base::{EntryName, FsError};
 use client::Error;
+use futures::future::join;
 use s3s::{
     S3ErrorCode, S3Result,
-    dto::{ETagCondition, TagSet},
+    dto::{ETagCondition, TagSet, Timestamp},
 };
 use wire::{DirRef, NodeRef, RenameMode};
 
@@ -18,18 +19,39 @@ use crate::{
     error::{conflict, not_implemented, of, of_object},
     fs::Fs,
     gateway::Gateway,
-    key::{Key, STAGING},
+    key::{self, Key, STAGING},
     metadata::{self, EMPTY_ETAG, HEADERS, Headers, OBJECT, TAGS, hex},
     multipart::UPLOADS,
     read,
     staging::Staged,
-    tree::{self, Found},
+    tree::{self, Found, Place},
 };
 
 /// Permission bits of the staging directory: users of other tokens stage there, too.
 pub(crate) const STAGING_MODE: u32 = 0o1777;
 /// How often directories on the way are made anew that deletes remove meanwhile.
 const TRIES_MAX: u32 = 16;
+
+/// The object that a delete expects; `None` of a fact: any.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    pub(crate) etag: Option<ETagCondition>,
+    pub(crate) size: Option<i64>,
+    pub(crate) modified: Option<Timestamp>,
+}
+
+impl Expected {
+    fn is_any(&self) -> bool {
+        self.etag.is_none() && self.size.is_none() && self.modified.is_none()
+    }
+
+    fn is(&self, object: &read::Object) -> bool {
+        let modified = metadata::last_modified(&object.attr);
+        self.etag.as_ref().is_none_or(|etag| meets(etag, &object.known.etag))
+            && self.size.is_none_or(|size| size == metadata::size(object.attr.size))
+            && self.modified.as_ref().is_none_or(|time| *time == modified)
+    }
+}
 
 /// Conditions under which an object may be replaced.
 #[derive(Debug, Default)]
@@ -39,6 +61,11 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Whether an object may be put whatever is there.
+    pub(crate) fn is_free(&self) -> bool {
+        self.if_match.is_none() && !self.only_new
+    }
+
     pub(crate) fn new(
         if_match: Option<ETagCondition>,
         if_none_match: Option<ETagCondition>,
@@ -60,7 +87,10 @@ fn staging_name() -> EntryName {
 
 /// The staging directory of a bucket; it is made if it is missing.
 pub(crate) async fn staging(fs: &Fs, bucket: &DirRef) -> S3Result<DirRef> {
-    tree::ensure_one(fs, bucket, &staging_name(), STAGING_MODE).await
+    let name = staging_name();
+    let dir = tree::ensure_one(fs, bucket, &name, STAGING_MODE).await?;
+    fs.remember(bucket, &name, dir);
+    Ok(dir)
 }
 
 /// The staging directory of a bucket, if it is there.
@@ -83,13 +113,42 @@ pub(crate) async fn stage(gateway: &Gateway, fs: &Fs, bucket: &DirRef) -> S3Resu
     Err(S3ErrorCode::OperationAborted.into())
 }
 
-/// Gives a sealed file the name of an object.
+/// Looks where an object is to be put, and stages a file for it: at the same time, where the staging
+/// directory is remembered.
+pub(crate) async fn begin(
+    gateway: &Gateway,
+    fs: &Fs,
+    (bucket, key): (&str, &Key),
+) -> S3Result<(Place, Staged)> {
+    let root = &gateway.settings.root;
+    let guess = match root.as_str() {
+        "/" => fs.guess_staging(&key::bucket(bucket)?, &staging_name()),
+        _ => None,
+    };
+    let place = tree::place(fs, root, bucket, key);
+    let Some((dir, staging)) = guess else {
+        let place = place.await?;
+        let staged = stage(gateway, fs, &place.bucket).await?;
+        return Ok((place, staged));
+    };
+    let (place, staged) = join(place, Staged::create(fs, &staging, gateway.unique("put"))).await;
+    let place = place?;
+    let staged = match staged {
+        Ok(staged) if place.bucket == dir => staged,
+        // The bucket or its staging directory is another one by now.
+        Ok(_) | Err(_) => stage(gateway, fs, &place.bucket).await?,
+    };
+    Ok((place, staged))
+}
+
+/// Gives a sealed file the name of an object. `place` is where that was a short time ago.
 pub(crate) async fn put(
     gateway: &Gateway,
     fs: &Fs,
     (bucket, key): (&DirRef, &Key),
     staged: &mut Staged,
     wanted: &Wanted,
+    place: Option<Place>,
 ) -> S3Result<()> {
     let _locked = gateway.lock(bucket, key).await;
     if let Some(condition) = &wanted.if_match {
@@ -99,14 +158,22 @@ pub(crate) async fn put(
         }
     }
     let mode = if wanted.only_new { RenameMode::NoReplace } else { RenameMode::Replace };
+    // A file that was sealed for a place is ready for it alone.
+    let mut ready = place.and_then(|place| place.parent).filter(|_| staged.is_plain);
     for _ in 0..TRIES_MAX {
-        let parent = match tree::ensure(fs, bucket, &key.parents).await {
-            Err(error) if *error.code() == S3ErrorCode::OperationAborted => continue,
-            ensured => ensured?,
+        let is_ready = ready.is_some();
+        let parent = match ready.take() {
+            Some(parent) => parent,
+            None => match tree::ensure(fs, bucket, &key.parents).await {
+                Err(error) if *error.code() == S3ErrorCode::OperationAborted => continue,
+                ensured => ensured?,
+            },
         };
         let named = async {
-            let old = if wanted.only_new { None } else { fs.find(&parent, &key.name).await? };
-            staged.permit(old.as_ref(), (&parent, &key.name)).await?;
+            if !is_ready {
+                let old = if wanted.only_new { None } else { fs.find(&parent, &key.name).await? };
+                staged.permit(old.as_ref(), (&parent, &key.name)).await?;
+            }
             staged.rename(&parent, &key.name, mode).await
         };
         match named.await {
@@ -174,15 +241,15 @@ pub(crate) async fn delete(
     gateway: &Gateway,
     fs: &Fs,
     (bucket, key): (&DirRef, &Key),
-    if_match: Option<&ETagCondition>,
+    expected: &Expected,
 ) -> S3Result<()> {
     let _locked = gateway.lock(bucket, key).await;
     let Some(found) = tree::find(fs, bucket, key).await? else {
-        return if if_match.is_some() { Err(S3ErrorCode::NoSuchKey.into()) } else { Ok(()) };
+        return if expected.is_any() { Ok(()) } else { Err(S3ErrorCode::NoSuchKey.into()) };
     };
-    if let Some(condition) = if_match {
+    if !expected.is_any() {
         let object = read::find(fs, bucket, key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
-        if !meets(condition, &object.known.etag) {
+        if !expected.is(&object) {
             return Err(S3ErrorCode::PreconditionFailed.into());
         }
     }
@@ -246,7 +313,7 @@ pub(crate) async fn delete_bucket(gateway: &Gateway, fs: &Fs, name: &str) -> S3R
         }
     }
     let root = fs.dir(root).await.map_err(told)?;
-    match fs.rmdir(&root, &crate::key::bucket(name)?).await {
+    match fs.rmdir(&root, &key::bucket(name)?).await {
         Err(Error::Fs(FsError::NotEmpty)) => Err(S3ErrorCode::BucketNotEmpty.into()),
         Err(error) => Err(told(error)),
         Ok(()) => fs.sync_dir(&root).await.map_err(told),

@@ -1,7 +1,8 @@
 //! Conditions of requests: `If-Match` and the like.
 
+use http::{HeaderMap, HeaderValue, header};
 use s3s::{
-    S3ErrorCode, S3Result,
+    S3Error, S3ErrorCode, S3Result,
     dto::{ETag, ETagCondition, Timestamp},
 };
 
@@ -36,7 +37,17 @@ impl Conditions {
             Some(condition) => meets(condition, etag),
             None => self.modified_since.is_some() && !late(&self.modified_since),
         };
-        if known { Err(unchanged.into()) } else { Ok(()) }
+        if !known {
+            return Ok(());
+        }
+        let mut error = S3Error::from(unchanged);
+        // What the reader has is told it again, as RFC 9110 asks.
+        if *error.code() == S3ErrorCode::NotModified
+            && let Ok(etag) = HeaderValue::from_str(&format!("\"{etag}\""))
+        {
+            error.set_headers(HeaderMap::from_iter([(header::ETAG, etag)]));
+        }
+        Err(error)
     }
 }
 

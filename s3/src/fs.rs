@@ -5,15 +5,20 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use base::{Access, Attr, Cred, EntryName, FileKind, FsError, SetAttr};
+use base::{Access, Attr, Cred, DirId, EntryName, FileKind, FsError, HashMap, SetAttr};
 use bytes::Bytes;
 use client::{Client, Error, FileSystem, Handle, New, Result};
+use futures::future::join_all;
+use parking_lot::Mutex;
 use wire::{DirRef, Entry, FileRef, NodeRef, ReaddirEntry, RenameMode, XattrMode};
 
 /// Number of entries that a listing asks for at once.
 const ENTRIES_MAX: u32 = 4096;
 /// Permission bits of files that the gateway makes, until they get the names of objects.
 const FILE_MODE: u32 = 0o600;
+
+/// Number of directories that are remembered at most.
+const REMEMBERED_MAX: usize = 10_000;
 
 /// Extended attributes of a node.
 pub(crate) type Xattrs = Vec<(Bytes, Bytes)>;
@@ -23,19 +28,35 @@ pub(crate) type Xattrs = Vec<(Bytes, Bytes)>;
 pub(crate) struct Fs {
     client: Client,
     cred: Cred,
+    noted: Arc<Noted>,
+}
+
+/// Facts that the requests of a session share.
+#[derive(Default)]
+pub(crate) struct Noted {
     /// Set when the session turns out to be lost.
-    lost: Arc<AtomicBool>,
+    pub(crate) lost: AtomicBool,
+    /// Directories that names led to. Others may have moved them since: see [`Fs::walk`].
+    dirs: Mutex<HashMap<(DirId, EntryName), DirRef>>,
+}
+
+/// How far a walk came.
+pub(crate) struct Walked {
+    /// The entries of the names, in their order; all but the last are directories.
+    pub(crate) found: Vec<Entry>,
+    /// Why there are fewer entries than names.
+    pub(crate) failed: Option<Error>,
 }
 
 impl Fs {
-    pub(crate) fn new(client: Client, cred: Cred, lost: Arc<AtomicBool>) -> Fs {
-        Fs { client, cred, lost }
+    pub(crate) fn new(client: Client, cred: Cred, noted: Arc<Noted>) -> Fs {
+        Fs { client, cred, noted }
     }
 
     /// Takes note of a lost session.
     fn told<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(Error::SessionLost | Error::Closed) = &result {
-            self.lost.store(true, Ordering::Relaxed);
+            self.noted.lost.store(true, Ordering::Relaxed);
         }
         result
     }
@@ -62,6 +83,68 @@ impl Fs {
             Err(Error::Fs(FsError::NotFound)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The directory that a name led to before. Only a guess.
+    pub(crate) fn guess(&self, dir: &DirRef, name: &EntryName) -> Option<DirRef> {
+        self.noted.dirs.lock().get(&(dir.id, name.clone())).copied()
+    }
+
+    /// A bucket in the root of the file system and its staging directory, as far as remembered.
+    pub(crate) fn guess_staging(
+        &self,
+        bucket: &EntryName,
+        staging: &EntryName,
+    ) -> Option<(DirRef, DirRef)> {
+        let bucket = self.guess(&self.client.root().0, bucket)?;
+        Some((bucket, self.guess(&bucket, staging)?))
+    }
+
+    /// Remembers where a name leads.
+    pub(crate) fn remember(&self, dir: &DirRef, name: &EntryName, found: DirRef) {
+        let mut dirs = self.noted.dirs.lock();
+        if dirs.len() >= REMEMBERED_MAX {
+            dirs.clear();
+        }
+        dirs.insert((dir.id, name.clone()), found);
+    }
+
+    /// Looks up names, each in the directory that the name before it leads to.
+    ///
+    /// All are asked for at the same time where the directories on the way are remembered. An answer
+    /// counts only if its directory is the one that the answers before it lead to, so the walk finds
+    /// what it would find step by step.
+    pub(crate) async fn walk(&self, from: &DirRef, names: &[&EntryName]) -> Walked {
+        let mut guessed = vec![*from];
+        while guessed.len() < names.len()
+            && let Some(dir) = self.guess(&guessed[guessed.len() - 1], names[guessed.len() - 1])
+        {
+            guessed.push(dir);
+        }
+        let asked = guessed.iter().zip(names).map(|(dir, name)| self.lookup(dir, name));
+        let mut answers = join_all(asked).await.into_iter();
+        let (mut dir, mut found) = (*from, Vec::with_capacity(names.len()));
+        for (at, name) in names.iter().enumerate() {
+            let answer = match answers.next() {
+                Some(answer) if guessed[at] == dir => answer,
+                Some(_) | None => self.lookup(&dir, name).await,
+            };
+            let entry = match answer {
+                Ok(entry) => entry,
+                Err(error) => return Walked { found, failed: Some(error) },
+            };
+            if at + 1 < names.len() {
+                let Some(next) = entry.dir else {
+                    return Walked { found, failed: Some(FsError::NotDirectory.into()) };
+                };
+                if guessed.get(at + 1) != Some(&next) {
+                    self.remember(&dir, name, next);
+                }
+                dir = next;
+            }
+            found.push(entry);
+        }
+        Walked { found, failed: None }
     }
 
     pub(crate) async fn getattr(&self, node: &NodeRef) -> Result<Attr> {

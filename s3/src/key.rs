@@ -41,6 +41,11 @@ impl Key {
         let name = names.pop().ok_or_else(|| invalid("a key has a name"))?;
         Ok(Key { parents: names, name, directory })
     }
+
+    /// All components.
+    pub(crate) fn names(&self) -> Vec<&EntryName> {
+        self.parents.iter().chain([&self.name]).collect()
+    }
 }
 
 fn component(text: &str) -> S3Result<EntryName> {

@@ -15,6 +15,7 @@ mod clean;
 mod commit;
 mod conditions;
 mod error;
+mod etags;
 mod fs;
 mod gateway;
 mod impatient;

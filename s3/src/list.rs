@@ -10,38 +10,42 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
-use base::{Attr, EntryName, FileKind, FsError, Time};
+use base::{Attr, FileKind, FsError, Time};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use client::Error;
-use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use s3s::{
     S3Error, S3ErrorCode, S3Result,
     dto::{CommonPrefix, ETag, EncodingType, Object as S3Object},
 };
-use tokio::sync::Semaphore;
-use wire::{DirRef, FileRef, NodeRef};
+use tokio::{sync::Semaphore, task::JoinHandle, time::Instant};
+use wire::{DirRef, NodeRef};
 
 use crate::{
-    error::{of, of_object},
+    error::of,
+    etags::{Etags, Object, Shown},
     fs::Fs,
     key::STAGING,
-    metadata::{self, EMPTY_ETAG, OBJECT},
+    metadata::{self, OBJECT},
     walk::{Item, Items, Listed, Node, Page, Query, Source, walk},
 };
 
 /// Number of keys of a page at most, as in S3.
 const KEYS_MAX: i32 = 1000;
-/// Number of ETags that are asked for at once.
-const ETAGS_AT_ONCE: usize = 256;
+/// Time for which the attributes that came with a large directory are believed.
+const FRESH: Duration = Duration::from_secs(1);
+/// A large directory is read anew after that many times the time that reading it takes. Until then
+/// the keys of each page are looked up.
+const READ_SHARE: u32 = 10;
+/// Number of pages that are prepared at most.
+const AHEAD_MAX: usize = 64;
 /// Directories with fewer entries are read anew for each page.
 const KEPT_ENTRIES_MIN: usize = 1000;
 /// Number of directories of so many entries that are read at once.
 const READ_AT_ONCE: usize = 4;
-/// How often an object is looked up anew that is replaced meanwhile.
-const TRIES_MAX: u32 = 16;
 /// Number of entries of all directories that are kept.
 const KEPT_ENTRIES_MAX: usize = 1_000_000;
 
@@ -53,38 +57,54 @@ pub(crate) struct Dir {
     attr: Attr,
 }
 
-/// An object on the walk.
-#[derive(Clone)]
-pub(crate) struct Object {
-    /// The directory that has the file; `None`: the object is a directory.
-    parent: Option<DirRef>,
-    attr: Attr,
-}
-
 /// A sorted directory that is kept.
 struct Kept {
     session: usize,
     dir: DirRef,
     /// When its entries and its attributes were changed.
     times: (Time, Time),
+    /// When the entries were read, and how long that took.
+    at: Instant,
+    took: Duration,
     items: Items<Bucket<'static>>,
+}
+
+/// A page that is prepared: its ETags are asked for.
+struct Ahead {
+    session: usize,
+    dir: DirRef,
+    after: String,
+    task: JoinHandle<()>,
 }
 
 /// Sorted directories of which a page was sent; the latest last.
 pub(crate) struct Sorted {
     kept: Mutex<VecDeque<Kept>>,
+    etags: Etags,
+    ahead: Mutex<VecDeque<Ahead>>,
     /// Large directories are read a few at a time.
     reading: Semaphore,
 }
 
 impl Default for Sorted {
     fn default() -> Sorted {
-        Sorted { kept: Mutex::default(), reading: Semaphore::new(READ_AT_ONCE) }
+        Sorted {
+            kept: Mutex::default(),
+            etags: Etags::default(),
+            ahead: Mutex::default(),
+            reading: Semaphore::new(READ_AT_ONCE),
+        }
     }
 }
 
 impl Sorted {
-    fn get(&self, session: usize, dir: &DirRef, attr: &Attr) -> Option<Items<Bucket<'static>>> {
+    /// A directory that has not changed since it was read, when that was and how long it took.
+    fn get(
+        &self,
+        session: usize,
+        dir: &DirRef,
+        attr: &Attr,
+    ) -> Option<(Items<Bucket<'static>>, Instant, Duration)> {
         let mut kept = self.kept.lock();
         let at = kept.iter().position(|kept| kept.session == session && kept.dir.same(dir))?;
         let found = kept.remove(at)?;
@@ -92,9 +112,9 @@ impl Sorted {
         if found.times != (attr.mtime, attr.ctime) {
             return None;
         }
-        let items = Arc::clone(&found.items);
+        let known = (Arc::clone(&found.items), found.at, found.took);
         kept.push_back(found);
-        Some(items)
+        Some(known)
     }
 
     fn keep(&self, new: Kept) {
@@ -106,6 +126,36 @@ impl Sorted {
             entries -= kept.pop_front().map_or(0, |kept| kept.items.len());
         }
     }
+
+    /// Begins to ask for the ETags of the page that `query` asks for.
+    fn prepare(self: &Arc<Sorted>, (fs, session): (&Fs, usize), dir: &DirRef, query: Query) {
+        let (fs, dir, sorted, after) = (fs.clone(), *dir, Arc::clone(self), query.after.clone());
+        let task = tokio::spawn(async move {
+            let Ok(page) = read((&fs, session, &sorted), &dir, &query).await else { return };
+            // An error comes again with the page, which tells it.
+            let _ = sorted.etags.show((&fs, session), page.objects, page.anew).await;
+        });
+        let mut ahead = self.ahead.lock();
+        ahead.push_back(Ahead { session, dir, after, task });
+        while ahead.len() > AHEAD_MAX {
+            ahead.pop_front();
+        }
+    }
+
+    /// Waits for a page that is being prepared.
+    async fn prepared(&self, session: usize, dir: &DirRef, after: &str) {
+        let found = {
+            let mut ahead = self.ahead.lock();
+            let is_it =
+                |one: &Ahead| one.session == session && one.after == after && one.dir.same(dir);
+            let at = ahead.iter().position(is_it);
+            at.and_then(|at| ahead.remove(at))
+        };
+        if let Some(found) = found {
+            // A task that has failed has prepared nothing.
+            let _ = found.task.await;
+        }
+    }
 }
 
 /// A bucket as the walk sees it.
@@ -114,8 +164,10 @@ pub(crate) struct Bucket<'g> {
     session: usize,
     dir: DirRef,
     sorted: &'g Sorted,
-    /// Whether the entries of a directory were kept since an earlier page.
-    used_kept: AtomicBool,
+    /// Whether the entries of a directory were read some time ago.
+    is_old: AtomicBool,
+    /// Whether a directory was read that is not kept.
+    is_small: AtomicBool,
 }
 
 impl Source for Bucket<'_> {
@@ -142,14 +194,19 @@ impl Source for Bucket<'_> {
                 Ok(attr) => attr,
                 Err(error) => return skipped(error),
             };
-            if let Some(items) = self.sorted.get(self.session, &dir.dir, &attr) {
-                self.used_kept.store(true, Ordering::Relaxed);
-                return Ok(items);
+            if let Some((items, at, took)) = self.sorted.get(self.session, &dir.dir, &attr) {
+                // A file that is written in place leaves the directory as it was.
+                let (age, is_due) = (at.elapsed(), at.elapsed() > took * READ_SHARE);
+                if age <= FRESH || !is_due {
+                    self.is_old.fetch_or(age > FRESH, Ordering::Relaxed);
+                    return Ok(items);
+                }
             }
             if attr.size >= KEPT_ENTRIES_MIN as u64 {
                 _reading = self.sorted.reading.acquire().await.ok();
             }
         }
+        let at = Instant::now();
         let (entries, before) = match self.fs.entries(&dir.dir).await {
             Ok(read) => read,
             Err(error) => return skipped(error),
@@ -179,7 +236,10 @@ impl Source for Bucket<'_> {
         if items.len() >= KEPT_ENTRIES_MIN {
             let (session, items) = (self.session, Arc::clone(&items));
             let times = (before.mtime, before.ctime);
-            self.sorted.keep(Kept { session, dir: dir.dir, times, items });
+            let took = at.elapsed();
+            self.sorted.keep(Kept { session, dir: dir.dir, times, at, took, items });
+        } else {
+            self.is_small.store(true, Ordering::Relaxed);
         }
         Ok(items)
     }
@@ -217,12 +277,57 @@ pub(crate) fn keys_max(asked: Option<i32>) -> S3Result<i32> {
 
 /// Lists a page of a bucket.
 pub(crate) async fn page(
-    (fs, session, sorted): (&Fs, usize, &Sorted),
+    (fs, session, sorted): (&Fs, usize, &Arc<Sorted>),
     bucket: &DirRef,
     query: &Query,
     encoding: Option<&EncodingType>,
 ) -> S3Result<Sent> {
-    let source = Bucket { fs, session, dir: *bucket, sorted, used_kept: AtomicBool::new(false) };
+    sorted.prepared(session, bucket, &query.after).await;
+    let read = read((fs, session, sorted), bucket, query).await?;
+    let etags = &sorted.etags;
+    let shown = etags.show((fs, session), read.objects, read.anew).await?;
+    // A client that asks for a second page mostly asks for all of them.
+    if let Some(next) = &read.next
+        && read.kept
+        && !query.after.is_empty()
+    {
+        let query = Query { after: next.clone(), ..query.clone() };
+        sorted.prepare((fs, session), bucket, query);
+    }
+    let object = |Shown { key, etag, attr }| S3Object {
+        e_tag: Some(ETag::Strong(etag)),
+        key: Some(encoded(&key, encoding)),
+        last_modified: Some(metadata::last_modified(&attr)),
+        size: Some(metadata::size(attr.size)),
+        storage_class: Some("STANDARD".to_owned().into()),
+        ..S3Object::default()
+    };
+    let prefix = |prefix: String| CommonPrefix { prefix: Some(encoded(&prefix, encoding)) };
+    Ok(Sent {
+        objects: shown.into_iter().map(object).collect(),
+        prefixes: read.prefixes.into_iter().map(prefix).collect(),
+        next: read.next,
+    })
+}
+
+/// A page, as directories have it.
+struct Read {
+    objects: Vec<(String, Object)>,
+    prefixes: Vec<String>,
+    next: Option<String>,
+    /// The attributes of objects may be old.
+    anew: bool,
+    /// All directories are kept for the next page.
+    kept: bool,
+}
+
+async fn read(
+    (fs, session, sorted): (&Fs, usize, &Sorted),
+    bucket: &DirRef,
+    query: &Query,
+) -> S3Result<Read> {
+    let (is_old, is_small) = (AtomicBool::new(false), AtomicBool::new(false));
+    let source = Bucket { fs, session, dir: *bucket, sorted, is_old, is_small };
     // Only the times of directories that are objects are shown.
     let root = Dir { dir: *bucket, attr: Attr::blank(bucket.ino, FileKind::Directory) };
     let Page { lines, truncated } = walk(&source, &root, query).await?;
@@ -231,65 +336,11 @@ pub(crate) async fn page(
     for line in lines {
         match line {
             Listed::Object(key, object) => objects.push((key, object)),
-            Listed::Prefix(prefix) => {
-                prefixes.push(CommonPrefix { prefix: Some(encoded(&prefix, encoding)) });
-            }
+            Listed::Prefix(prefix) => prefixes.push(prefix),
         }
     }
-    // A file that is written in place leaves the directory as it was.
-    let anew = source.used_kept.load(Ordering::Relaxed);
-    let asked = objects.into_iter().map(|(key, object)| async move {
-        let Some((etag, attr)) = now(fs, &key, object, anew).await? else { return Ok(None) };
-        Ok(Some(S3Object {
-            e_tag: Some(ETag::Strong(etag)),
-            key: Some(encoded(&key, encoding)),
-            last_modified: Some(metadata::last_modified(&attr)),
-            size: Some(metadata::size(attr.size)),
-            storage_class: Some("STANDARD".to_owned().into()),
-            ..S3Object::default()
-        }))
-    });
-    let objects: Vec<S3Result<Option<S3Object>>> =
-        stream::iter(asked).buffered(ETAGS_AT_ONCE).collect().await;
-    let objects = objects.into_iter().filter_map(Result::transpose).collect::<S3Result<_>>()?;
-    Ok(Sent { objects, prefixes, next })
-}
-
-/// The ETag and attributes of a listed object; `None`: the object was removed meanwhile. With
-/// `anew` the attributes that were listed may be old.
-async fn now(
-    fs: &Fs,
-    key: &str,
-    object: Object,
-    mut anew: bool,
-) -> S3Result<Option<(String, Attr)>> {
-    let mut attr = object.attr;
-    let Some(parent) = object.parent else {
-        attr.size = 0;
-        return Ok(Some((EMPTY_ETAG.to_owned(), attr)));
-    };
-    let name = key.rsplit('/').next().unwrap_or(key);
-    let name = EntryName::new(name.as_bytes()).map_err(S3Error::internal_error)?;
-    for _ in 0..TRIES_MAX {
-        if anew {
-            match fs.find(&parent, &name).await {
-                Ok(Some(entry)) if entry.attr.kind == FileKind::File => attr = entry.attr,
-                Ok(_) | Err(Error::Fs(FsError::NotDirectory | FsError::Stale)) => return Ok(None),
-                Err(error) => return Err(of_object(&error)),
-            }
-        }
-        let file = FileRef { dir: parent, name: name.clone(), ino: attr.ino };
-        match fs.xattrs(&NodeRef::File(file)).await {
-            Ok(xattrs) => return Ok(Some((metadata::etag(&attr, &xattrs), attr))),
-            Err(Error::Fs(FsError::NotFound | FsError::Stale)) => anew = true,
-            // A file that this user may not read has the ETag of a file without attributes.
-            Err(Error::Fs(FsError::Denied | FsError::NotPermitted)) => {
-                return Ok(Some((metadata::etag(&attr, &Vec::new()), attr)));
-            }
-            Err(error) => return Err(of_object(&error)),
-        }
-    }
-    Err(S3ErrorCode::SlowDown.into())
+    let (anew, kept) = (source.is_old.into_inner(), !source.is_small.into_inner());
+    Ok(Read { objects, prefixes, next, anew, kept })
 }
 
 /// Text of a listing as the request wants it: XML cannot have all characters.

@@ -10,6 +10,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -32,6 +33,8 @@ pub(crate) const COMPLETED: &str = "user.s3.completed";
 pub(crate) const EMPTY_ETAG: &str = "d41d8cd98f00b204e9800998ecf8427e";
 /// Bytes of user metadata at most, as in S3.
 const USER_BYTES_MAX: usize = 2048;
+/// Sizes of parts that are kept at most, where each part has another size than the one before.
+const PART_RUNS_MAX: usize = 1000;
 /// Limits of tags, as in S3.
 const TAGS_MAX: usize = 10;
 const TAG_KEY_CHARS_MAX: usize = 128;
@@ -62,9 +65,59 @@ pub(crate) struct Headers {
     /// Checksums of the contents by their algorithm.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) checksums: BTreeMap<String, String>,
+    /// Sizes of the parts that the object was put together from: a size, and how many parts in a
+    /// row have it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<(u64, u32)>,
 }
 
 impl Headers {
+    /// Takes the sizes of parts, unless they are too many different ones to be kept.
+    pub(crate) fn set_parts(&mut self, sizes: impl Iterator<Item = u64>) {
+        self.parts.clear();
+        for size in sizes {
+            match self.parts.last_mut() {
+                Some((last, count)) if *last == size => *count += 1,
+                _ => self.parts.push((size, 1)),
+            }
+        }
+        if self.parts.len() > PART_RUNS_MAX {
+            self.parts.clear();
+        }
+    }
+
+    /// Number of parts; `None`: the object was put whole, or the sizes of its parts are not known.
+    pub(crate) fn parts_count(&self) -> Option<i32> {
+        let count: u64 = self.parts.iter().map(|(_, count)| u64::from(*count)).sum();
+        i32::try_from(count).ok().filter(|count| *count > 0)
+    }
+
+    /// Whether the sizes of all parts together are this size.
+    fn parts_fill(&self, size: u64) -> bool {
+        let sum = self.parts.iter().try_fold(0_u64, |sum, (len, count)| {
+            sum.checked_add(len.checked_mul(u64::from(*count))?)
+        });
+        sum == Some(size)
+    }
+
+    /// The bytes of a part of an object of `size` bytes. An object without known parts is its own
+    /// only part.
+    pub(crate) fn part(&self, number: i32, size: u64) -> S3Result<Range<u64>> {
+        let number = u32::try_from(number).ok().filter(|number| *number > 0);
+        let number = number.ok_or_else(|| invalid("the first part has the number 1"))?;
+        let whole = [(size, 1)];
+        let runs = if self.parts.is_empty() { &whole[..] } else { &self.parts };
+        let (mut start, mut before) = (0, number - 1);
+        for &(len, count) in runs {
+            if before < count {
+                start += len * u64::from(before);
+                return Ok(start..start + len);
+            }
+            (start, before) = (start + len * u64::from(count), before - count);
+        }
+        Err(S3ErrorCode::InvalidPart.into())
+    }
+
     /// Takes user metadata.
     pub(crate) fn set_user(&mut self, metadata: Option<Metadata>) -> S3Result<()> {
         self.user = metadata.into_iter().flatten().collect();
@@ -159,9 +212,14 @@ impl Known {
         let headers: Option<Headers> =
             value(HEADERS).and_then(|value| serde_json::from_slice(value).ok());
         let mut headers = headers.unwrap_or_default().sendable();
-        // Checksums are of the contents that the ETag is of.
+        // Checksums and parts are of the contents that the ETag is of.
         if stored_etag(attr, xattrs).is_none() {
             headers.checksums.clear();
+            headers.parts.clear();
+        }
+        // A program that uses a mount may have written any sizes.
+        if !headers.parts_fill(attr.size) {
+            headers.parts.clear();
         }
         Known {
             etag: etag(attr, xattrs),
@@ -330,6 +388,23 @@ mod tests {
         xattrs.extend(xattr(HEADERS, headers.to_bytes().unwrap().unwrap()));
         assert_eq!(Known::read(&attr(3), &xattrs).headers, headers);
         assert_eq!(Known::read(&attr(4), &xattrs).headers, Headers::default());
+    }
+
+    #[test]
+    fn parts_are_found_by_their_numbers() {
+        let mut headers = Headers::default();
+        assert_eq!((headers.part(1, 9).ok(), headers.parts_count()), (Some(0..9), None));
+        assert!(headers.part(2, 9).is_err() && headers.part(0, 9).is_err());
+        headers.set_parts([5, 5, 5, 2].into_iter());
+        assert_eq!((headers.parts.len(), headers.parts_count()), (2, Some(4)));
+        for (number, range) in [(1, 0..5), (3, 10..15), (4, 15..17)] {
+            assert_eq!(headers.part(number, 17).ok(), Some(range));
+        }
+        assert!(headers.parts_fill(17) && !headers.parts_fill(18));
+        assert!(!Headers { parts: vec![(u64::MAX, 2)], ..Headers::default() }.parts_fill(0));
+        assert!(headers.part(5, 17).is_err() && headers.part(-1, 17).is_err());
+        headers.set_parts(1..=2000);
+        assert!(headers.parts.is_empty(), "too many sizes are not kept");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::{
     list::encoded,
     metadata::{self, Headers, size, strong, timestamp, unhex},
     read::{self, Open},
-    staging::Staged,
+    staging::{Facts, Staged},
     tree,
 };
 
@@ -164,7 +164,7 @@ pub(crate) async fn keep(
     md5: &str,
 ) -> S3Result<Attr> {
     let told = |error: Error| of(&error, S3ErrorCode::NoSuchUpload);
-    let attr = staged.seal(None, None, None, None).await?;
+    let attr = staged.seal(Facts::default()).await?;
     let name = name_of(&format!("{number:05}-{md5}"));
     staged.rename(&upload.dir, &name, wire::RenameMode::Replace).await.map_err(told)?;
     fs.sync_dir(&upload.dir).await.map_err(told)?;
@@ -238,6 +238,7 @@ pub(crate) async fn complete(
     if but_last.iter().any(|kept| kept.attr.size < PART_BYTES_MIN) {
         return Err(S3ErrorCode::EntityTooSmall.into());
     }
+    let sizes: Vec<u64> = files.iter().map(|kept| kept.attr.size).collect();
     let mut staged = commit::stage(gateway, fs, bucket).await?;
     for kept in files {
         let (name, ino) = (kept.name.clone(), kept.attr.ino);
@@ -249,8 +250,13 @@ pub(crate) async fn complete(
     }
     let etag = commit::etag_of_parts(&md5s);
     let tags = upload.upload.tags.clone().map(String::into_bytes);
-    staged.seal(Some(&etag), upload.upload.headers.to_bytes()?, tags, Some(id)).await?;
-    commit::put(gateway, fs, (bucket, &key), &mut staged, wanted).await?;
+    let mut headers = upload.upload.headers.clone();
+    headers.set_parts(sizes.into_iter());
+    let headers = headers.to_bytes()?;
+    let (etag_kept, upload_kept) = (Some(etag.as_str()), Some(id));
+    let facts = Facts { etag: etag_kept, headers, tags, upload: upload_kept, place: None };
+    staged.seal(facts).await?;
+    commit::put(gateway, fs, (bucket, &key), &mut staged, wanted, None).await?;
     remove(fs, &upload).await;
     Ok(etag)
 }

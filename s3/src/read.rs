@@ -5,6 +5,7 @@ use std::{io, ops::Range, sync::Arc};
 use base::{Attr, FsError};
 use bytes::Bytes;
 use client::{Error, Handle};
+use futures::future::join;
 use s3s::{
     Body, S3ErrorCode, S3Result,
     dto::{
@@ -18,10 +19,10 @@ use wire::{DirRef, NodeRef};
 use crate::{
     conditions::Conditions,
     error::{not_implemented, of_object},
-    fs::Fs,
+    fs::{Fs, Xattrs},
     gateway::Gateway,
     key::Key,
-    metadata::{self, EMPTY_ETAG, Known},
+    metadata::{self, EMPTY_ETAG, Headers, Known},
     tree::{self, Found},
 };
 
@@ -49,16 +50,23 @@ pub(crate) async fn object(
     key: &str,
 ) -> S3Result<Object> {
     let key = Key::parse(key)?;
-    let dir = tree::bucket(fs, &gateway.settings.root, bucket).await?;
-    Ok(find(fs, &dir, &key).await?.ok_or(S3ErrorCode::NoSuchKey)?)
+    for _ in 0..TRIES_MAX {
+        let found = tree::find_in(fs, &gateway.settings.root, bucket, &key).await?;
+        let found = found.ok_or(S3ErrorCode::NoSuchKey)?;
+        let xattrs = fs.xattrs(&found.node).await;
+        if let Some(object) = with_known(found, None, xattrs)? {
+            return Ok(Some(object).filter(Object::is_there).ok_or(S3ErrorCode::NoSuchKey)?);
+        }
+    }
+    Err(S3ErrorCode::SlowDown.into())
 }
 
 /// Finds an object, if it is there, and what is known of it.
 pub(crate) async fn find(fs: &Fs, bucket: &DirRef, key: &Key) -> S3Result<Option<Object>> {
     for _ in 0..TRIES_MAX {
         let Some(found) = tree::find(fs, bucket, key).await? else { return Ok(None) };
-        let attr = found.attr;
-        if let Some(object) = with_known(fs, found, attr).await? {
+        let xattrs = fs.xattrs(&found.node).await;
+        if let Some(object) = with_known(found, None, xattrs)? {
             return Ok(Some(object).filter(Object::is_there));
         }
     }
@@ -74,19 +82,21 @@ pub(crate) async fn open(
     key: &str,
 ) -> S3Result<(Object, Option<Arc<Open>>)> {
     let key = Key::parse(key)?;
-    let dir = tree::bucket(fs, &gateway.settings.root, bucket).await?;
     for _ in 0..TRIES_MAX {
-        let found = tree::find(fs, &dir, &key).await?.ok_or(S3ErrorCode::NoSuchKey)?;
-        let Some(open) = unless_gone(Open::new(fs, &found.node).await)? else { continue };
+        let found = tree::find_in(fs, &gateway.settings.root, bucket, &key).await?;
+        let found = found.ok_or(S3ErrorCode::NoSuchKey)?;
+        // The attributes that are of other contents than the opened ones do not count.
+        let (open, xattrs) = join(Open::new(fs, &found.node), fs.xattrs(&found.node)).await;
+        let Some(open) = unless_gone(open)? else { continue };
         let attr = match open.as_ref().map(|open| fs.opened_attr(open.handle)) {
-            None => found.attr,
-            Some(Some(attr)) => attr,
+            None => None,
+            Some(Some(attr)) => Some(attr),
             Some(None) => match unless_gone(fs.getattr(&found.node).await)? {
-                Some(attr) => attr,
+                Some(attr) => Some(attr),
                 None => continue,
             },
         };
-        if let Some(object) = with_known(fs, found, attr).await? {
+        if let Some(object) = with_known(found, attr, xattrs)? {
             if !object.is_there() {
                 return Err(S3ErrorCode::NoSuchKey.into());
             }
@@ -105,8 +115,14 @@ fn unless_gone<T>(result: client::Result<T>) -> S3Result<Option<T>> {
     }
 }
 
-async fn with_known(fs: &Fs, found: Found, mut attr: Attr) -> S3Result<Option<Object>> {
-    let Some(xattrs) = unless_gone(fs.xattrs(&found.node).await)? else { return Ok(None) };
+/// An object with what its extended attributes say; `attr` are newer attributes than those found.
+fn with_known(
+    found: Found,
+    attr: Option<Attr>,
+    xattrs: client::Result<Xattrs>,
+) -> S3Result<Option<Object>> {
+    let mut attr = attr.unwrap_or(found.attr);
+    let Some(xattrs) = unless_gone(xattrs)? else { return Ok(None) };
     let mut known = Known::read(&attr, &xattrs);
     if matches!(found.node, NodeRef::Dir(_)) {
         known.etag = EMPTY_ETAG.to_owned();
@@ -210,7 +226,7 @@ pub(crate) async fn get(
     input: GetObjectInput,
 ) -> S3Result<GetObjectOutput> {
     let customer_keys = input.sse_customer_key.is_some() || input.sse_customer_algorithm.is_some();
-    refuse(input.part_number.is_some(), input.version_id.as_deref(), customer_keys)?;
+    refuse(input.version_id.as_deref(), customer_keys)?;
     let (object, open) = open(gateway, fs, &input.bucket, &input.key).await?;
     let Object { attr, known, .. } = object;
     let modified = metadata::last_modified(&attr);
@@ -221,14 +237,11 @@ pub(crate) async fn get(
         unmodified_since: input.if_unmodified_since,
     };
     conditions.check(&known.etag, &modified, S3ErrorCode::NotModified)?;
-    let range = match input.range {
-        Some(range) => Some(bytes_of(&range, attr.size)?),
-        None => None,
-    };
+    let range = wanted(input.range, input.part_number, &attr, &known.headers)?;
     let content_range = range.as_ref().map(|range| content_range(range, attr.size));
     let whole = input.checksum_mode.as_ref().map(ChecksumMode::as_str)
         == Some(ChecksumMode::ENABLED)
-        && range.is_none();
+        && content_range.is_none();
     let sum = |name: &str| known.headers.checksum(name).filter(|_| whole);
     let range = range.unwrap_or(0..attr.size);
     let len = range.end - range.start;
@@ -237,6 +250,7 @@ pub(crate) async fn get(
         None => StreamingBlob::from(Body::empty()),
     };
     let headers = &known.headers;
+    let parts_count = input.part_number.and_then(|_| headers.parts_count());
     let content_type = headers.content_type.clone().unwrap_or_else(|| CONTENT_TYPE.to_owned());
     Ok(GetObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
@@ -263,20 +277,21 @@ pub(crate) async fn get(
         expires: input.response_expires.or_else(|| headers.expires()),
         last_modified: Some(modified),
         metadata: headers.user(),
+        parts_count,
         tag_count: tag_count(&known),
         website_redirect_location: headers.website_redirect_location.clone(),
         ..GetObjectOutput::default()
     })
 }
 
-/// Answers with what is known of an object.
+/// Answers with what is known of an object, and with the number of its tags.
 pub(crate) async fn head(
     gateway: &Gateway,
     fs: &Fs,
     input: HeadObjectInput,
-) -> S3Result<HeadObjectOutput> {
+) -> S3Result<(HeadObjectOutput, Option<i32>)> {
     let customer_keys = input.sse_customer_key.is_some() || input.sse_customer_algorithm.is_some();
-    refuse(input.part_number.is_some(), input.version_id.as_deref(), customer_keys)?;
+    refuse(input.version_id.as_deref(), customer_keys)?;
     let Object { attr, known, .. } = object(gateway, fs, &input.bucket, &input.key).await?;
     let modified = metadata::last_modified(&attr);
     let conditions = Conditions {
@@ -286,19 +301,17 @@ pub(crate) async fn head(
         unmodified_since: input.if_unmodified_since,
     };
     conditions.check(&known.etag, &modified, S3ErrorCode::NotModified)?;
-    let range = match input.range {
-        Some(range) => Some(bytes_of(&range, attr.size)?),
-        None => None,
-    };
+    let range = wanted(input.range, input.part_number, &attr, &known.headers)?;
     let content_range = range.as_ref().map(|range| content_range(range, attr.size));
     let range = range.unwrap_or(0..attr.size);
     let whole = input.checksum_mode.as_ref().map(ChecksumMode::as_str)
         == Some(ChecksumMode::ENABLED)
-        && input.range.is_none();
+        && content_range.is_none();
     let sum = |name: &str| known.headers.checksum(name).filter(|_| whole);
     let headers = &known.headers;
+    let parts_count = input.part_number.and_then(|_| headers.parts_count());
     let content_type = headers.content_type.clone().unwrap_or_else(|| CONTENT_TYPE.to_owned());
-    Ok(HeadObjectOutput {
+    let output = HeadObjectOutput {
         accept_ranges: Some("bytes".to_owned()),
         cache_control: input.response_cache_control.or_else(|| headers.cache_control.clone()),
         checksum_crc32: sum("crc32"),
@@ -322,9 +335,11 @@ pub(crate) async fn head(
         expires: input.response_expires.or_else(|| headers.expires()),
         last_modified: Some(modified),
         metadata: headers.user(),
+        parts_count,
         website_redirect_location: headers.website_redirect_location.clone(),
         ..HeadObjectOutput::default()
-    })
+    };
+    Ok((output, tag_count(&known)))
 }
 
 fn content_range(range: &Range<u64>, size: u64) -> String {
@@ -335,11 +350,32 @@ fn tag_count(known: &Known) -> Option<i32> {
     i32::try_from(known.tags.len()).ok().filter(|count| *count > 0)
 }
 
-/// Refuses what a read can ask for and this gateway has not.
-pub(crate) fn refuse(part: bool, version: Option<&str>, customer_keys: bool) -> S3Result<()> {
-    if part {
-        return Err(not_implemented("parts of an object that is whole cannot be read alone"));
+/// The bytes that a read asks for, by a range or by the number of a part; `None`: all.
+fn wanted(
+    range: Option<s3s::dto::Range>,
+    part: Option<i32>,
+    attr: &Attr,
+    headers: &Headers,
+) -> S3Result<Option<Range<u64>>> {
+    match (range, part) {
+        (None, None) => Ok(None),
+        (Some(range), None) => Ok(Some(bytes_of(&range, attr.size)?)),
+        (None, Some(number)) => {
+            let range = headers.part(number, attr.size)?;
+            // No header can say the range of no bytes.
+            if range.is_empty() && attr.size > 0 {
+                return Err(S3ErrorCode::InvalidRange.into());
+            }
+            Ok(Some(range).filter(|range| !range.is_empty()))
+        }
+        (Some(_), Some(_)) => {
+            Err(s3s::s3_error!(InvalidRequest, "a read has a range or the number of a part"))
+        }
     }
+}
+
+/// Refuses what a read can ask for and this gateway has not.
+pub(crate) fn refuse(version: Option<&str>, customer_keys: bool) -> S3Result<()> {
     if customer_keys {
         return Err(not_implemented("encryption with customers' keys is not supported"));
     }

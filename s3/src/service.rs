@@ -12,7 +12,7 @@ use s3s::{
 };
 
 use crate::{
-    commit::{self, Wanted},
+    commit::{self, Expected, Wanted},
     error::{invalid, not_implemented, of, of_object},
     gateway::Gateway,
     key::{self, Key},
@@ -136,7 +136,12 @@ impl S3 for Service {
         req: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let fs = self.0.reading(req.credentials.as_ref()).await?;
-        answer(read::head(&self.0, &fs, req.input).await?)
+        let (output, tags) = read::head(&self.0, &fs, req.input).await?;
+        let mut response = S3Response::new(output);
+        if let Some(tags) = tags {
+            response.headers.insert("x-amz-tagging-count", tags.into());
+        }
+        Ok(response)
     }
 
     async fn put_object(
@@ -168,13 +173,15 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
-        if input.if_match_size.is_some() || input.if_match_last_modified_time.is_some() {
-            return Err(not_implemented("a delete can be conditional on the ETag alone"));
-        }
+        read::refuse(input.version_id.as_deref(), false)?;
         let bucket = self.0.bucket(&fs, &input.bucket).await?;
         let key = Key::parse(&input.key)?;
-        commit::delete(&self.0, &fs, (&bucket, &key), input.if_match.as_ref()).await?;
+        let expected = Expected {
+            etag: input.if_match,
+            size: input.if_match_size,
+            modified: input.if_match_last_modified_time,
+        };
+        commit::delete(&self.0, &fs, (&bucket, &key), &expected).await?;
         answer(DeleteObjectOutput::default())
     }
 
@@ -191,11 +198,15 @@ impl S3 for Service {
         let quiet = input.delete.quiet == Some(true);
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
         for object in input.delete.objects {
-            let condition = object.e_tag.clone().map(ETagCondition::ETag);
+            let expected = Expected {
+                etag: object.e_tag.clone().map(ETagCondition::ETag),
+                size: object.size,
+                modified: object.last_modified_time.clone(),
+            };
             let removed = async {
-                read::refuse(false, object.version_id.as_deref(), false)?;
+                read::refuse(object.version_id.as_deref(), false)?;
                 let key = Key::parse(&object.key)?;
-                commit::delete(&self.0, &fs, (&bucket, &key), condition.as_ref()).await
+                commit::delete(&self.0, &fs, (&bucket, &key), &expected).await
             };
             match removed.await {
                 Ok(()) if quiet => {}
@@ -243,7 +254,7 @@ impl S3 for Service {
             is_truncated: Some(sent.next.is_some()),
             contents: Some(sent.objects),
             common_prefixes: Some(sent.prefixes),
-            delimiter: input.delimiter.map(encoded),
+            delimiter: input.delimiter.filter(|text| !text.is_empty()).map(encoded),
             next_marker: sent.next.map(encoded),
             encoding_type: input.encoding_type.clone(),
             ..ListObjectsOutput::default()
@@ -284,10 +295,58 @@ impl S3 for Service {
             next_continuation_token: sent.next.map(|next| list::token_of(&next)),
             contents: Some(sent.objects),
             common_prefixes: Some(sent.prefixes),
-            delimiter: input.delimiter.map(encoded),
+            delimiter: input.delimiter.filter(|text| !text.is_empty()).map(encoded),
             start_after: input.start_after.map(encoded),
             encoding_type: input.encoding_type.clone(),
             ..ListObjectsV2Output::default()
+        })
+    }
+
+    /// Objects have one version each, which is called `null` as where versions were never kept.
+    async fn list_object_versions(
+        &self,
+        req: S3Request<ListObjectVersionsInput>,
+    ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+        let fs = self.0.reading(req.credentials.as_ref()).await?;
+        let session = self.0.session_id(req.credentials.as_ref())?;
+        let input = req.input;
+        let bucket = self.0.bucket(&fs, &input.bucket).await?;
+        let max = list::keys_max(input.max_keys)?;
+        let query = Query {
+            prefix: input.prefix.clone().unwrap_or_default(),
+            delimiter: input.delimiter.clone().unwrap_or_default(),
+            after: input.key_marker.clone().unwrap_or_default(),
+            limit: usize::try_from(max).unwrap_or(0),
+        };
+        let encoding = input.encoding_type.as_ref();
+        let source = (&fs, session, &self.0.sorted);
+        let sent = list::page(source, &bucket, &query, encoding).await?;
+        let encoded = |text: String| list::encoded(&text, encoding);
+        let null = || Some("null".to_owned());
+        let version = |object: Object| ObjectVersion {
+            e_tag: object.e_tag,
+            is_latest: Some(true),
+            key: object.key,
+            last_modified: object.last_modified,
+            size: object.size,
+            storage_class: Some(ObjectVersionStorageClass::STANDARD.to_owned().into()),
+            version_id: null(),
+            ..ObjectVersion::default()
+        };
+        answer(ListObjectVersionsOutput {
+            name: Some(input.bucket),
+            prefix: Some(encoded(query.prefix)),
+            key_marker: Some(encoded(query.after)),
+            version_id_marker: input.version_id_marker,
+            max_keys: Some(max),
+            is_truncated: Some(sent.next.is_some()),
+            versions: Some(sent.objects.into_iter().map(version).collect()),
+            common_prefixes: Some(sent.prefixes),
+            delimiter: input.delimiter.filter(|text| !text.is_empty()).map(encoded),
+            next_version_id_marker: sent.next.as_ref().and_then(|_| null()),
+            next_key_marker: sent.next.map(encoded),
+            encoding_type: input.encoding_type.clone(),
+            ..ListObjectVersionsOutput::default()
         })
     }
 
@@ -297,7 +356,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
         let fs = self.0.reading(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         answer(GetObjectTaggingOutput { tag_set: object.known.tags, version_id: None })
     }
@@ -308,7 +367,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         let tags = metadata::tags_to_bytes(&input.tagging.tag_set)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         let node = &object.found.node;
@@ -326,7 +385,7 @@ impl S3 for Service {
     ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
         let fs = self.0.writing(req.credentials.as_ref()).await?;
         let input = req.input;
-        read::refuse(false, input.version_id.as_deref(), false)?;
+        read::refuse(input.version_id.as_deref(), false)?;
         let object = read::object(&self.0, &fs, &input.bucket, &input.key).await?;
         let removed = fs.removexattr(&object.found.node, TAGS.as_bytes()).await;
         removed.map_err(|error| of_object(&error))?;
@@ -342,7 +401,9 @@ impl S3 for Service {
         Extras {
             private: write::is_private(input.acl.as_ref()),
             storage_class: input.storage_class,
-            encrypted: input.server_side_encryption.is_some() || input.sse_customer_key.is_some(),
+            encrypted: input.server_side_encryption.is_some()
+                || input.ssekms_key_id.is_some()
+                || input.sse_customer_key.is_some(),
             locked: input.object_lock_mode.is_some(),
         }
         .check()?;

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use base::{Attr, EntryName, FileKind, FsError, SetAttr, acl, attr::MODE_ACL};
 use client::{Error, Handle};
-use futures::StreamExt as _;
+use futures::{
+    StreamExt as _,
+    future::{try_join, try_join_all},
+};
 use http::HeaderMap;
 use s3s::{
     S3Error, S3ErrorCode, S3Result, TrailingHeaders,
@@ -22,6 +25,7 @@ use crate::{
     fs::Fs,
     gateway::Used,
     metadata::{self, COMPLETED, ETAG, HEADERS, TAGS, hex},
+    tree::Place,
 };
 
 /// Time for which a body may say nothing.
@@ -38,8 +42,23 @@ pub(crate) struct Staged {
     file: FileRef,
     handle: Option<Handle>,
     size: u64,
+    /// The permissions are those of a new object.
+    pub(crate) is_plain: bool,
     renamed: bool,
     used: Option<Used>,
+}
+
+/// Facts about a file whose contents are there.
+#[derive(Default)]
+pub(crate) struct Facts<'a> {
+    /// Without an ETag the file keeps none, and has one that is derived.
+    pub(crate) etag: Option<&'a str>,
+    pub(crate) headers: Option<Vec<u8>>,
+    pub(crate) tags: Option<Vec<u8>>,
+    /// The id of the upload that the file was put together from.
+    pub(crate) upload: Option<&'a str>,
+    /// The place that the file will have, if that is known.
+    pub(crate) place: Option<&'a Place>,
 }
 
 impl Staged {
@@ -48,8 +67,9 @@ impl Staged {
         let name = used.name();
         let made = fs.create(dir, &name).await;
         let (file, handle) = made.map_err(|error| of(&error, S3ErrorCode::OperationAborted))?;
-        let (fs, handle) = (fs.clone(), Some(handle));
-        Ok(Staged { fs, dir: *dir, name, file, handle, size: 0, renamed: false, used: Some(used) })
+        let (fs, handle, used) = (fs.clone(), Some(handle), Some(used));
+        let (size, is_plain, renamed) = (0, false, false);
+        Ok(Staged { fs, dir: *dir, name, file, handle, size, is_plain, renamed, used })
     }
 
     /// Removes the file.
@@ -115,30 +135,36 @@ impl Staged {
         Ok(())
     }
 
-    /// Makes the contents stable and closes the file; then sets what is known of it. Without an
-    /// ETag the file keeps none, and has one that is derived.
-    pub(crate) async fn seal(
-        &mut self,
-        etag: Option<&str>,
-        headers: Option<Vec<u8>>,
-        tags: Option<Vec<u8>>,
-        upload: Option<&str>,
-    ) -> S3Result<Attr> {
+    /// Makes the contents stable and closes the file; then sets what is known of it.
+    ///
+    /// Race: a server that loses what is not stable may be asked for the rename when it is back. The
+    /// contents must not be lost then, so they are stable before the name.
+    pub(crate) async fn seal(&mut self, facts: Facts<'_>) -> S3Result<Attr> {
         let handle = self.handle()?;
         let node = NodeRef::File(self.file.clone());
         let told = |error: Error| of_object(&error);
         self.fs.fsync(handle).await.map_err(told)?;
-        let attr = self.fs.getattr(&node).await.map_err(told)?;
+        let attr = match self.fs.opened_attr(handle) {
+            Some(attr) => attr,
+            None => self.fs.getattr(&node).await.map_err(told)?,
+        };
         self.handle = None;
         self.fs.release(handle).await.map_err(told)?;
-        let etag = etag.map(|etag| metadata::etag_record(etag, &attr));
-        let upload = upload.map(|id| id.as_bytes().to_vec());
-        let all = [(ETAG, etag), (HEADERS, headers), (TAGS, tags), (COMPLETED, upload)];
+        let etag = facts.etag.map(|etag| metadata::etag_record(etag, &attr));
+        let upload = facts.upload.map(|id| id.as_bytes().to_vec());
+        let all = [(ETAG, etag), (HEADERS, facts.headers), (TAGS, facts.tags), (COMPLETED, upload)];
         let set = all.into_iter().filter_map(|(name, value)| {
             let (fs, node) = (&self.fs, &node);
             Some(fs.setxattr(node, name.as_bytes(), value?))
         });
-        futures::future::try_join_all(set).await.map_err(told)?;
+        let set = try_join_all(set);
+        self.is_plain = facts.place.is_some_and(|place| makes_plain(place.old.as_ref(), &attr));
+        if self.is_plain {
+            let mode = SetAttr { mode: Some(NEW_MODE), ..SetAttr::default() };
+            try_join(set, self.fs.setattr(&node, mode)).await.map_err(told)?;
+        } else {
+            set.await.map_err(told)?;
+        }
         Ok(attr)
     }
 
@@ -200,6 +226,13 @@ impl Staged {
         self.renamed = true;
         Ok(())
     }
+}
+
+/// Whether an object has the permissions of a new one where it replaces `old`.
+fn makes_plain(old: Option<&Entry>, own: &Attr) -> bool {
+    let Some(old) = old.filter(|old| old.attr.kind == FileKind::File) else { return true };
+    let same = (own.uid, own.gid) == (old.attr.uid, old.attr.gid);
+    same && old.attr.mode & 0o777 == NEW_MODE && (old.attr.mode | own.mode) & MODE_ACL == 0
 }
 
 impl Drop for Staged {

@@ -10,7 +10,7 @@ use wire::{DirRef, Entry, FileRef, NodeRef};
 
 use crate::{
     error::{conflict, of, of_object},
-    fs::Fs,
+    fs::{Fs, Walked},
     key::{self, Key},
     metadata::OBJECT,
 };
@@ -40,32 +40,6 @@ pub(crate) struct OnTheWay {
     entries: u64,
 }
 
-/// Walks to the directory of a key; `None` if it is not there.
-pub(crate) async fn descend(
-    fs: &Fs,
-    bucket: &DirRef,
-    names: &[EntryName],
-) -> client::Result<Option<(DirRef, Vec<OnTheWay>)>> {
-    let (mut dir, mut way) = (*bucket, Vec::new());
-    for name in names {
-        let found = match fs.find(&dir, name).await {
-            Ok(Some(Entry { dir: Some(found), attr, .. })) => {
-                way.push(OnTheWay {
-                    parent: dir,
-                    name: name.clone(),
-                    dir: found,
-                    entries: attr.size,
-                });
-                found
-            }
-            Ok(_) | Err(Error::Fs(FsError::NotDirectory | FsError::Stale)) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        dir = found;
-    }
-    Ok(Some((dir, way)))
-}
-
 /// An object that is there.
 pub(crate) struct Found {
     pub(crate) node: NodeRef,
@@ -79,15 +53,78 @@ pub(crate) struct Found {
 /// Finds what a key names; `None` if nothing has it, or what has it is no object. Whether a
 /// directory is one, its attributes say (see `metadata`).
 pub(crate) async fn find(fs: &Fs, bucket: &DirRef, key: &Key) -> S3Result<Option<Found>> {
-    let told = |error: Error| of_object(&error);
-    let Some((parent, way)) = descend(fs, bucket, &key.parents).await.map_err(told)? else {
-        return Ok(None);
+    found(bucket, key, fs.walk(bucket, &key.names()).await)
+}
+
+/// Finds what a key names, as [`find`] does, and the bucket on the way.
+pub(crate) async fn find_in(
+    fs: &Fs,
+    root: &str,
+    bucket: &str,
+    key: &Key,
+) -> S3Result<Option<Found>> {
+    let (bucket, walked) = enter(fs, root, bucket, key).await?;
+    found(&bucket, key, walked)
+}
+
+/// Where an object is to be put, as it was found at the beginning of a request.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) bucket: DirRef,
+    /// The directory that is to have the name, if it is there.
+    pub(crate) parent: Option<DirRef>,
+    /// What has the name.
+    pub(crate) old: Option<Entry>,
+}
+
+/// Looks where an object is to be put.
+pub(crate) async fn place(fs: &Fs, root: &str, bucket: &str, key: &Key) -> S3Result<Place> {
+    let (bucket, walked) = enter(fs, root, bucket, key).await?;
+    let mut entries = walked.found;
+    match walked.failed {
+        None | Some(Error::Fs(FsError::NotFound | FsError::NotDirectory | FsError::Stale)) => {}
+        Some(error) => return Err(of_object(&error)),
+    }
+    let old = entries.split_off(key.parents.len().min(entries.len())).pop();
+    let parent = match entries.last() {
+        _ if entries.len() < key.parents.len() => None,
+        Some(last) => last.dir,
+        None => Some(bucket),
     };
-    let entry = match fs.find(&parent, &key.name).await {
-        Ok(Some(entry)) => entry,
-        Ok(None) | Err(Error::Fs(FsError::Stale)) => return Ok(None),
-        Err(error) => return Err(told(error)),
-    };
+    Ok(Place { bucket, parent, old })
+}
+
+/// Walks to a bucket, and on to a key: how far it came below the bucket.
+async fn enter(fs: &Fs, root: &str, bucket: &str, key: &Key) -> S3Result<(DirRef, Walked)> {
+    let entry = key::bucket(bucket)?;
+    let missing = |error: Error| of(&error, S3ErrorCode::NoSuchBucket);
+    let root = fs.dir(root).await.map_err(missing)?;
+    let mut names = vec![&entry];
+    names.extend(key.names());
+    let mut walked = fs.walk(&root, &names).await;
+    if walked.found.is_empty() {
+        return Err(walked.failed.map_or_else(|| S3ErrorCode::NoSuchBucket.into(), missing));
+    }
+    let dir = walked.found.remove(0).dir.ok_or(S3ErrorCode::NoSuchBucket)?;
+    Ok((dir, walked))
+}
+
+/// The object at the end of a walk from a bucket.
+fn found(bucket: &DirRef, key: &Key, walked: Walked) -> S3Result<Option<Found>> {
+    match walked.failed {
+        None => {}
+        Some(Error::Fs(FsError::NotFound | FsError::NotDirectory | FsError::Stale)) => {
+            return Ok(None);
+        }
+        Some(error) => return Err(of_object(&error)),
+    }
+    let (mut parent, mut way, mut entries) = (*bucket, Vec::new(), walked.found.into_iter());
+    for (name, entry) in key.parents.iter().zip(entries.by_ref()) {
+        let Some(dir) = entry.dir else { return Ok(None) };
+        way.push(OnTheWay { parent, name: name.clone(), dir, entries: entry.attr.size });
+        parent = dir;
+    }
+    let Some(entry) = entries.next() else { return Ok(None) };
     let node = match (key.directory, entry.attr.kind, entry.dir) {
         (true, FileKind::Directory, Some(dir)) => NodeRef::Dir(dir),
         (false, FileKind::File, None) => {

@@ -22,11 +22,14 @@ use crate::{
     metadata::{self, EMPTY_ETAG, Headers, strong},
     multipart::{self, PART_BYTES_MAX},
     read::{self, Open, bytes_of},
-    staging::{Digest, Staged},
+    staging::{Digest, Facts, Staged},
 };
 
 /// Bytes of an object at most; the file system says earlier when it is full.
 const OBJECT_BYTES_MAX: u64 = base::limits::FILE_BYTES_MAX;
+
+/// Bytes of a body at most after which what was found before it is still believed.
+const PLACED_BYTES_MAX: u64 = 64 << 10;
 
 /// Features that a request may ask for, and that this gateway has not.
 #[derive(Debug, Default)]
@@ -72,6 +75,7 @@ pub(crate) async fn put(
         private: is_private(input.acl.as_ref()),
         storage_class: input.storage_class,
         encrypted: input.server_side_encryption.is_some()
+            || input.ssekms_key_id.is_some()
             || input.sse_customer_key.is_some()
             || input.sse_customer_algorithm.is_some(),
         locked: input.object_lock_mode.is_some() || input.object_lock_legal_hold_status.is_some(),
@@ -81,7 +85,6 @@ pub(crate) async fn put(
         return Err(not_implemented("objects are written whole"));
     }
     let key = Key::parse(&input.key)?;
-    let bucket = gateway.bucket(fs, &input.bucket).await?;
     let wanted = Wanted::new(input.if_match, input.if_none_match)?;
     let mut headers = Headers {
         content_type: input.content_type,
@@ -102,6 +105,7 @@ pub(crate) async fn put(
                 "an object whose key ends with a slash is a directory: no contents",
             ));
         }
+        let bucket = gateway.bucket(fs, &input.bucket).await?;
         let at = (&bucket, &key);
         let etag = commit::put_directory(gateway, fs, at, (&headers, &tags), &wanted).await?;
         return Ok(PutObjectOutput { e_tag: Some(strong(&etag)), ..PutObjectOutput::default() });
@@ -116,15 +120,20 @@ pub(crate) async fn put(
     };
     let digest = Digest::new(input.content_md5, input.checksum_algorithm.as_ref(), given)?;
     let digest = digest.with_trailer(&request.headers);
-    let mut staged = commit::stage(gateway, fs, &bucket).await?;
+    let (place, mut staged) = commit::begin(gateway, fs, (&input.bucket, &key)).await?;
     let expected = input.content_length.and_then(|len| u64::try_from(len).ok());
     let body = (input.body, expected, OBJECT_BYTES_MAX);
     let trailers = request.trailing_headers.as_ref();
     let (etag, sums) = receive(&mut staged, body, digest, trailers).await?;
     headers.set_checksums(&sums);
-    staged.seal(Some(&etag), headers.to_bytes()?, stored_tags, None).await?;
-    let size = staged.size();
-    commit::put(gateway, fs, (&bucket, &key), &mut staged, &wanted).await?;
+    let (size, bucket) = (staged.size(), place.bucket);
+    // Much may have changed while a large body came.
+    let place = Some(place).filter(|_| size <= PLACED_BYTES_MAX && wanted.is_free());
+    let (headers, tags) = (headers.to_bytes()?, stored_tags);
+    let (etag_kept, place_kept) = (Some(etag.as_str()), place.as_ref());
+    let facts = Facts { etag: etag_kept, headers, tags, upload: None, place: place_kept };
+    staged.seal(facts).await?;
+    commit::put(gateway, fs, (&bucket, &key), &mut staged, &wanted, place).await?;
     Ok(PutObjectOutput {
         checksum_crc32: sums.checksum_crc32,
         checksum_crc32c: sums.checksum_crc32c,
@@ -160,7 +169,7 @@ pub(crate) fn without_chunks(encoding: String) -> Option<String> {
         .map(str::trim)
         .filter(|one| !one.is_empty() && *one != "aws-chunked")
         .collect();
-    (!left.is_empty()).then(|| left.join(","))
+    (!left.is_empty()).then(|| left.join(", "))
 }
 
 /// Receives a part.
@@ -213,7 +222,7 @@ async fn source(
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(not_implemented("there are no access points"));
     };
-    read::refuse(false, version_id.as_deref(), false)?;
+    read::refuse(version_id.as_deref(), false)?;
     let (object, open) = read::open(gateway, fs, bucket, key).await?;
     let modified = metadata::last_modified(&object.attr);
     conditions.check(&object.known.etag, &modified, S3ErrorCode::PreconditionFailed)?;
@@ -230,6 +239,7 @@ pub(crate) async fn copy(
         private: is_private(input.acl.as_ref()),
         storage_class: input.storage_class,
         encrypted: input.server_side_encryption.is_some()
+            || input.ssekms_key_id.is_some()
             || input.sse_customer_key.is_some()
             || input.copy_source_sse_customer_key.is_some(),
         locked: input.object_lock_mode.is_some() || input.object_lock_legal_hold_status.is_some(),
@@ -266,6 +276,7 @@ pub(crate) async fn copy(
             cache_control: input.cache_control,
             website_redirect_location: input.website_redirect_location,
             checksums: headers.checksums,
+            parts: headers.parts,
             ..Headers::default()
         };
         headers.set_expires(input.expires);
@@ -298,8 +309,9 @@ pub(crate) async fn copy(
             // An ETag that is derived is of the source's file alone.
             let etag = &object.known.etag;
             let etag = Some(etag.as_str()).filter(|etag| is_md5(etag));
-            let attr = staged.seal(etag, headers.to_bytes()?, stored_tags, None).await?;
-            commit::put(gateway, fs, (&bucket, &key), &mut staged, &wanted).await?;
+            let (headers, tags) = (headers.to_bytes()?, stored_tags);
+            let attr = staged.seal(Facts { etag, headers, tags, ..Facts::default() }).await?;
+            commit::put(gateway, fs, (&bucket, &key), &mut staged, &wanted, None).await?;
             let etag = etag.map_or_else(|| metadata::etag(&attr, &Vec::new()), str::to_owned);
             (etag, metadata::last_modified(&attr))
         }
@@ -340,6 +352,10 @@ pub(crate) async fn upload_part_copy(
     let range = match input.copy_source_range {
         Some(text) => {
             let range = Range::parse(&text).map_err(|_| invalid("the range of a copy is none"))?;
+            // A part that is shorter than was asked for would be taken for whole.
+            if matches!(range, Range::Int { last: Some(last), .. } if last >= object.attr.size) {
+                return Err(S3ErrorCode::InvalidRange.into());
+            }
             bytes_of(&range, object.attr.size)?
         }
         None => 0..object.attr.size,

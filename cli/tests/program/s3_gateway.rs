@@ -14,14 +14,14 @@ use crate::harness::{Data, Running, fail, pando, stderr, text};
 const PYTHON: &str = "/usr/bin/python3";
 
 /// A server, and a gateway for three keys.
-struct Served {
+pub(crate) struct Served {
     gateway: Running,
     server: Running,
     data: Data,
 }
 
 impl Served {
-    fn start() -> Served {
+    pub(crate) fn start() -> Served {
         let data = Data::formatted();
         let server = data.serve(&[]);
         let (writer, reader) = (data.admin_token(), data.token(&["--ro"]));
@@ -40,7 +40,7 @@ impl Served {
         Served { gateway, server, data }
     }
 
-    fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.gateway.address()
     }
 
@@ -71,7 +71,7 @@ impl Served {
 }
 
 /// Runs a program of others to its end, which must be a good one; what it printed.
-fn foreign(command: &mut Command) -> String {
+pub(crate) fn foreign(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{command:?}: {said}{}", stderr(&output));
@@ -181,4 +181,58 @@ fn a_gateway_is_for_this_machine_unless_told_otherwise() {
     let args = ["s3", "127.0.0.1:1", "--listen", "0.0.0.0:0"];
     assert!(fail(2, &args).contains("--listen-in-clear"));
     assert!(fail(2, &args[..2]).contains("no access key"));
+}
+
+/// Puts the keys that it is given, and prints the bytes of each or the code of its error.
+const PUT_OR_GET: &str = r#"
+import sys, boto3
+from botocore.config import Config
+s3 = boto3.client(
+    "s3", endpoint_url=f"http://{sys.argv[1]}", aws_access_key_id="writer",
+    aws_secret_access_key="secret-of-writer", region_name="us-east-1",
+    config=Config(signature_version="s3v4", s3={"addressing_style": "path"}))
+for at in sys.argv[3:]:
+    bucket, key = at.split("/", 1)
+    try:
+        if sys.argv[2] == "put":
+            s3.put_object(Bucket=bucket, Key=key, Body=at.encode())
+        else:
+            print(s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode())
+    except s3.exceptions.ClientError as error:
+        print(error.response["Error"]["Code"])
+"#;
+
+#[test]
+fn a_directory_that_a_mount_moves_is_not_taken_for_the_one_before() {
+    if !has(PYTHON, &["-c", "import boto3"]) {
+        return;
+    }
+    let served = Served::start();
+    let ask = |what: &str, keys: &[&str]| {
+        let mut command = Command::new(PYTHON);
+        command.args(["-c", PUT_OR_GET, served.address(), what]).args(keys);
+        foreign(&mut command)
+    };
+    served.as_admin(async |client| {
+        client.mkdir("/bucket", 0o755).await.unwrap();
+    });
+    assert_eq!(ask("put", &["bucket/d/e/x", "bucket/d/e/x", "bucket/y"]), "");
+    served.as_admin(async |client| {
+        client.rename("/bucket/d", "/bucket/moved").await.unwrap();
+        client.create_dir_all("/bucket/d/e", 0o755).await.unwrap();
+    });
+    assert_eq!(ask("get", &["bucket/d/e/x", "bucket/moved/e/x"]), "NoSuchKey\nbucket/d/e/x\n");
+    assert_eq!(ask("put", &["bucket/d/e/new"]), "");
+    served.as_admin(async |client| {
+        assert_eq!(client.read("/bucket/d/e/new").await.unwrap(), &b"bucket/d/e/new"[..]);
+        client.rename("/bucket", "/old-bucket").await.unwrap();
+        client.mkdir("/bucket", 0o755).await.unwrap();
+    });
+    assert_eq!(ask("get", &["bucket/y", "old-bucket/y"]), "NoSuchKey\nbucket/y\n");
+    assert_eq!(ask("put", &["bucket/y"]), "");
+    served.as_admin(async |client| {
+        assert_eq!(client.read("/bucket/y").await.unwrap(), &b"bucket/y"[..]);
+        client.rename("/bucket", "/gone").await.unwrap();
+    });
+    assert_eq!(ask("put", &["bucket/z"]), "NoSuchBucket\n");
 }

@@ -1,42 +1,20 @@
 //! The plugin and its manifests, as programs of others see them. Without Go these are skipped.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, process::Command};
 
 use super::Plugged;
-use crate::harness::{stderr, succeed};
+use crate::{
+    go::built,
+    harness::{stderr, succeed},
+};
 
 /// Folder of the Go module with the programs of others.
-const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../csi/tests/kubernetes");
-
-/// A program of the Go module, built with its caches in the target folder; `None` without Go, which
-/// is said.
-fn built(package: &str, name: &str) -> Option<PathBuf> {
-    let there = Command::new("go").arg("version").output().is_ok_and(|ran| ran.status.success());
-    if !there {
-        eprintln!("skipped: go version does not run; see scripts/deps");
-        return None;
-    }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../go");
-    fs::create_dir_all(&folder).unwrap();
-    let folder = folder.canonicalize().unwrap();
-    let program = folder.join(name);
-    let mut build = Command::new("go");
-    build.args(["build", "-mod=readonly", "-o"]).arg(&program).arg(package).current_dir(MODULE);
-    build.env("GOCACHE", folder.join("cache")).env("GOMODCACHE", folder.join("modules"));
-    build.env("GOFLAGS", "-modcacherw");
-    let output = build.output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    Some(program)
-}
+const MODULE: &str = "../csi/tests/kubernetes";
 
 #[test]
 fn csi_sanity_finds_the_plugin_sane() {
     let package = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity";
-    let Some(sanity) = built(package, "csi-sanity") else { return };
+    let Some(sanity) = built(MODULE, package, "csi-sanity") else { return };
     let plugged = Plugged::start();
     let mut command = Command::new(sanity);
     command.arg("--csi.endpoint").arg(plugged.path("csi.sock"));
@@ -53,7 +31,7 @@ fn csi_sanity_finds_the_plugin_sane() {
 
 #[test]
 fn kubernetes_knows_each_field_of_the_manifests() {
-    let Some(check) = built(".", "manifests") else { return };
+    let Some(check) = built(MODULE, ".", "manifests") else { return };
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib/kubernetes");
     let mut files: Vec<_> =
         fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()).collect();
