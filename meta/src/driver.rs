@@ -90,6 +90,16 @@ pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
     Verdict::of(&answer)
 }
 
+/// Answers that an id which the request names is not among those of its session's token. The
+/// number of the request is free, as where the token does not allow a request.
+pub(crate) fn refuse_ids(shared: &Shared, incoming: &Incoming, error: FsError) -> Verdict {
+    let cache_version = shared.invalidations.version();
+    let answer = Answer::Failed(error);
+    let reply = ReplyHeader { call: incoming.header.call, cache_version };
+    incoming.connection.reply(reply, &answer);
+    Verdict::of(&answer)
+}
+
 /// Executes one request as a part of `group`. `way` is what a request that opens a session knows of
 /// other servers.
 pub(crate) fn execute(

@@ -138,6 +138,7 @@ impl Core {
                     waits: None,
                     waited_since: Cell::default(),
                     brought: Cell::default(),
+                    asked_as: None,
                 }));
             }
             while connection.holds_too_much() && !connection.closed.get() {

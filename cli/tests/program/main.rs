@@ -37,6 +37,7 @@ mod s3;
 mod s3_gateway;
 mod serve;
 mod settings;
+mod squash;
 mod standby;
 mod tls;
 mod tokens;

@@ -123,6 +123,12 @@ impl Inner {
     ) {
         Counters::add(&self.shared.counters.requests);
         incoming.waits = None;
+        if let Err(error) = incoming.take_in_ids() {
+            self.enter(run);
+            run.touch(&incoming.connection);
+            let verdict = driver::refuse_ids(&self.shared, &incoming, error);
+            return self.note(run, &incoming, verdict);
+        }
         loop {
             self.enter(run);
             run.touch(&incoming.connection);

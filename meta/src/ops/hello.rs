@@ -42,6 +42,10 @@ pub(crate) fn run(
     if !token.opens_sessions() {
         return Err(Fault::Refused("this token is for status pages, not for files".into()));
     }
+    if !connection.may_join(token.ids.as_ref()) {
+        let other = "the connection has a session with other ids: open another connection";
+        return Err(Fault::Refused(other.to_owned()));
+    }
     if hello.resume.is_none() {
         may_begin(shared, &token)?;
     }
@@ -159,7 +163,7 @@ pub(crate) fn run(
         read_only = token.read_only,
         "session {what}"
     );
-    connection.join(session);
+    connection.join(session, token.ids);
     Ok(Reply::Welcome(welcome))
 }
 
