@@ -10,6 +10,7 @@ use wire::{
 };
 
 use crate::{
+    audit,
     bugs::Bug,
     cluster::{Visit, generation::Met},
     coordinator,
@@ -131,7 +132,10 @@ pub(crate) fn execute(
         Request::Hello(hello) => {
             match ops::hello::run(shared, group, connection, hello, now, &mut way) {
                 Err(Fault::Remote) => return Outcome::SessionRoot(way.unwrap_or_default()),
-                done => done,
+                done => {
+                    audit::note::hello(shared, group, connection, (hello, &done), now);
+                    done
+                }
             }
         }
         other => match connection.session() {
@@ -176,7 +180,10 @@ fn in_session(
     }
     if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
-            Ok(task) => Outcome::Async(task),
+            Ok(task) => {
+                audit::note::begun(shared, group, incoming, now);
+                Outcome::Async(task)
+            }
             Err(fault) => finish(shared, incoming, reply, Err(fault)),
         };
     }
@@ -321,6 +328,7 @@ pub(crate) fn answer_change(
     if txn.shared.feed.is_on() {
         feed::events::of_request(&mut txn, request);
     }
+    audit::note::change(&mut txn, incoming, &done);
     let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
     let answer = Answer::Done(done);
     answer.encode(&mut stored);

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 mod again;
+mod audit;
 mod backups;
 mod bench;
 mod c;

@@ -13,6 +13,7 @@ use wire::{Answer, ReplyHeader, Retry};
 
 use super::{Core, Inner, OpenGroup, Work};
 use crate::{
+    audit,
     bugs::Bug,
     driver::{self, Outcome},
     error::Fault,
@@ -304,6 +305,7 @@ impl Inner {
 
     /// Notes a request that was executed.
     fn note(&self, run: &mut OpenGroup, incoming: &Incoming, verdict: Verdict) {
+        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict, run.now);
         let ended = self.shared.observed.now();
         run.notes.push(Note {
             kind: incoming.request.tag(),
@@ -316,6 +318,12 @@ impl Inner {
             ended,
         });
         run.lap = ended;
+    }
+
+    /// Tells the audit log of a request that a task has answered.
+    pub(crate) fn audit(&self, incoming: &Incoming, verdict: Verdict) {
+        let (run, now) = (&mut *self.run.borrow_mut(), self.shared.clock.now());
+        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict, now);
     }
 
     /// Runs an operation that needs other servers, or commits it.

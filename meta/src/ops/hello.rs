@@ -10,6 +10,7 @@ use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, TokenError
 
 use super::lookup;
 use crate::{
+    audit,
     error::{Fault, Result},
     format::root_content,
     millis::millis,
@@ -163,6 +164,9 @@ pub(crate) fn run(
         read_only = token.read_only,
         "session {what}"
     );
+    if shared.options.audit.is_some() {
+        connection.is_audited_as(audit::note::session_of(&session, &token, connection));
+    }
     connection.join(session, token.ids);
     Ok(Reply::Welcome(welcome))
 }

@@ -1,7 +1,8 @@
 //! One connection, as a core sees it: whose it is, and the replies that wait to be sent.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell},
+    net::SocketAddr,
     rc::Rc,
     sync::Arc,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
     /// How ids of the session become those of the file system; `None`: they are the same.
     ids: RefCell<Option<Rc<IdMapping>>>,
+    /// Whose session it is, as lines of the audit log say it; empty without a log.
+    audited: RefCell<Vec<u8>>,
     /// The server at the other end; `None` for a client.
     peer: Cell<Option<Peer>>,
     /// The number that a dialling server must prove itself with, once.
@@ -60,8 +63,9 @@ pub(crate) struct Peer {
 pub(super) enum Origin {
     /// From a client in this process, which stores blocks itself.
     Near,
-    /// Over the network; with the connection's own value where it is encrypted.
-    Network(Option<Binding>),
+    /// Over the network, with the address of the other end where that is known, and the
+    /// connection's own value where it is encrypted.
+    Network(Option<SocketAddr>, Option<Binding>),
 }
 
 impl Connection {
@@ -69,6 +73,7 @@ impl Connection {
         Connection {
             session: RefCell::default(),
             ids: RefCell::default(),
+            audited: RefCell::default(),
             peer: Cell::new(None),
             challenge: Cell::new(None),
             out: RefCell::default(),
@@ -97,8 +102,26 @@ impl Connection {
     pub(crate) fn binding(&self) -> Option<Binding> {
         match self.origin {
             Origin::Near => None,
-            Origin::Network(binding) => binding,
+            Origin::Network(_, binding) => binding,
         }
+    }
+
+    /// The address of the other end, if it is known.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self.origin {
+            Origin::Near => None,
+            Origin::Network(address, _) => address,
+        }
+    }
+
+    /// Whose session it is, as lines of the audit log say it.
+    pub(crate) fn audited(&self) -> Ref<'_, Vec<u8>> {
+        self.audited.borrow()
+    }
+
+    /// Sets what lines of the audit log say of the session.
+    pub(crate) fn is_audited_as(&self, session: Vec<u8>) {
+        self.audited.replace(session);
     }
 
     /// The session that the connection introduced itself with.
