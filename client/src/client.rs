@@ -27,7 +27,7 @@ pub struct Client {
     pub(crate) core: Arc<Core>,
     _alive: Arc<Alive>,
     pub(crate) cred: Arc<Cred>,
-    /// Whom the token squashes, if it does and maps no ids.
+    /// The squashing of the token, if it has one and maps no ids.
     squash: Option<Arc<IdMapping>>,
 }
 
@@ -40,7 +40,7 @@ impl Drop for Alive {
     }
 }
 
-/// Whom a token squashes. Where it maps ids as well, only servers know who is who.
+/// The squashing of a token. Where it maps ids as well, only servers know who is who.
 fn squash_of(token: &str) -> Option<IdMapping> {
     Token::unverified(token).ok()?.ids.filter(|ids| !ids.maps())
 }

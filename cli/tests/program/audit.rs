@@ -248,7 +248,7 @@ fn the_log_of_a_server_that_is_killed_has_whole_lines_but_for_the_last() {
     until(&log, |line| line["name"] == "d499");
     server.signal(Signal::KILL);
     assert!(!server.wait().success());
-    // What a death within a write leaves.
+    // A death within a write leaves this.
     let torn = fs::read_to_string(&log).unwrap() + "{\"time\":\"2026-01-01T";
     fs::write(&log, torn).unwrap();
     let (server, _) = audited(&data, &["--audit-size", "16KiB", "--audit-keep", "1000"]);

@@ -240,7 +240,7 @@ fn all_users_of_a_mount_are_one_whom_its_token_squashes() {
     let mount = site.mount(&site.token(&["--squash", "all", "--anon-uid", "70"]));
     let open = mount.path("open");
     assert!(as_user(8, &open, "umask 077; echo eight > file; mkdir dir"));
-    // What one has made is everybody's here, though modes say otherwise to the kernel.
+    // Files of one are everybody's here, though modes say otherwise to the kernel.
     assert!(as_user(9, &open, "grep -q eight file && echo nine >> file"));
     assert!(as_user(9, &open, "echo nine > dir/file && chmod 640 file"));
     assert!(!as_user(7, &open, "cat theirs"));

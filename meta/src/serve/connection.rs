@@ -28,7 +28,7 @@ pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
     /// How ids of the session become those of the file system; `None`: they are the same.
     ids: RefCell<Option<Rc<IdMapping>>>,
-    /// Whose session it is, as lines of the audit log say it; empty without a log.
+    /// The session as lines of the audit log name it; empty without a log.
     audited: RefCell<Vec<u8>>,
     /// The server at the other end; `None` for a client.
     peer: Cell<Option<Peer>>,
@@ -114,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// Whose session it is, as lines of the audit log say it.
+    /// The session as lines of the audit log name it.
     pub(crate) fn audited(&self) -> Ref<'_, Vec<u8>> {
         self.audited.borrow()
     }

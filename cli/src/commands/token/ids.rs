@@ -9,7 +9,7 @@ use crate::failure;
 /// Most ranges of one map, as in a user namespace of Linux.
 const RANGES_MAX: usize = 340;
 
-/// As whom requests act, and which owners clients are shown.
+/// The users as whom requests act, and the owners that clients are shown.
 #[derive(Debug, clap::Args)]
 pub(super) struct IdArgs {
     /// Have requests of the superuser, or of everybody, act as the anonymous user. The servers
@@ -111,7 +111,7 @@ fn range(text: &str) -> Result<IdRange, String> {
     }
 }
 
-/// What a token says of ids.
+/// The part of a token that says how ids are squashed and mapped.
 #[derive(Serialize)]
 pub(super) struct ShownIds {
     /// The callers that act as the anonymous user: `root`, `all`, or none.

@@ -200,7 +200,7 @@ fn ids_are_mapped_on_their_way_in_and_out() {
         let is = |text: &str, id| (text.to_owned(), (id, id));
         assert_eq!(listed, [is("f", 3), is("roots", ANYBODY)]);
 
-        // Whoever owns a file by the map may use it, and no other.
+        // The owner of a file by the map may use it, and no other.
         client.chmod(&file, 0o640).await.unwrap();
         client.set_xattr(&file, std::str::from_utf8(ACCESS).unwrap(), &acl(4)).await.unwrap();
         let seen = |acls: Vec<(Bytes, Bytes)>| acls.into_iter().find(|(name, _)| name == ACCESS);
