@@ -43,7 +43,7 @@ pub(crate) struct AuditArgs {
     /// Write who did what to this file, a JSON object a line. Each server needs a file of its own.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    /// What the audit log has, separated by commas: `changes` that were made, `failures` of
+    /// Classes that the audit log has, separated by commas: `changes` that were made, `failures` of
     /// changes, `refusals` (EACCES, EPERM, EROFS, bad tokens), `sessions`, `admin`, `opens` of
     /// files, `reads` (everything else), or `all`.
     #[arg(
@@ -162,7 +162,9 @@ impl AuditLog {
         let mut text = Vec::new();
         loop {
             text.clear();
-            text.shrink_to(BUFFER_BYTES_KEPT);
+            if text.capacity() > BUFFER_BYTES_KEPT {
+                text.shrink_to(BUFFER_BYTES_KEPT);
+            }
             let taken = self.queue.take(&mut text);
             self.tell_lost(&mut text, taken);
             self.write_all(&mut files, &text);

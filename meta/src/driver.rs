@@ -133,7 +133,7 @@ pub(crate) fn execute(
             match ops::hello::run(shared, group, connection, hello, now, &mut way) {
                 Err(Fault::Remote) => return Outcome::SessionRoot(way.unwrap_or_default()),
                 done => {
-                    audit::note::hello(shared, group, connection, (hello, &done), now);
+                    audit::note::hello(shared, group, connection, (hello, &done));
                     done
                 }
             }
@@ -181,7 +181,7 @@ fn in_session(
     if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
             Ok(task) => {
-                audit::note::begun(shared, group, incoming, now);
+                audit::note::begun(shared, group, incoming);
                 Outcome::Async(task)
             }
             Err(fault) => finish(shared, incoming, reply, Err(fault)),

@@ -1,35 +1,54 @@
-//! Paths of directories that lines of the audit log have named, as a core remembers them.
+//! Directories that lines of the audit log have named, as a core remembers them.
 
 use std::rc::Rc;
 
 use base::{DirId, HashMap, Ino};
 
-/// Most paths that a core keeps.
+use super::Text;
+
+/// Most directories that a core remembers.
 const DIRS_MAX: usize = 4096;
 
-/// A path; `None`: not known.
-pub(super) type Path = Option<Rc<[u8]>>;
+/// A directory as lines name it.
+pub(super) struct Dir {
+    ino: Ino,
+    /// The path, if it is known.
+    pub(super) path: Option<Vec<u8>>,
+    /// The fields of a line that say the path and the inode number.
+    pub(super) fields: Vec<u8>,
+}
 
-/// Paths, as of a version of the list of moves: any move makes the core forget them all.
+impl Dir {
+    pub(super) fn new(ino: Ino, path: Option<Vec<u8>>) -> Dir {
+        let mut fields = Vec::new();
+        let mut text = Text(&mut fields);
+        if let Some(path) = &path {
+            text.bytes("dir", path);
+        }
+        text.number("dir_ino", ino.0);
+        Dir { ino, path, fields }
+    }
+}
+
+/// Directories, as of a version of the list of moves: any move makes the core forget them all.
 #[derive(Default)]
 pub(super) struct Dirs {
     version: u64,
-    known: HashMap<DirId, (Ino, Path)>,
+    known: HashMap<DirId, Rc<Dir>>,
 }
 
 impl Dirs {
-    /// The path that is remembered of a directory, if any.
-    pub(super) fn find(&mut self, version: u64, dir: DirId, ino: Ino) -> Option<Path> {
+    /// A directory that is remembered.
+    pub(super) fn find(&mut self, version: u64, id: DirId, ino: Ino) -> Option<Rc<Dir>> {
         if self.version != version || self.known.len() >= DIRS_MAX {
             self.known.clear();
             self.version = version;
         }
-        let (of, path) = self.known.get(&dir)?;
-        (*of == ino).then(|| path.clone())
+        self.known.get(&id).filter(|dir| dir.ino == ino).cloned()
     }
 
-    /// Remembers a path, of the version that was asked for last.
-    pub(super) fn insert(&mut self, dir: DirId, ino: Ino, path: Path) {
-        self.known.insert(dir, (ino, path));
+    /// Remembers a directory, of the version that was asked for last.
+    pub(super) fn insert(&mut self, id: DirId, dir: Rc<Dir>) {
+        self.known.insert(id, dir);
     }
 }

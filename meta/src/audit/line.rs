@@ -7,6 +7,17 @@
 use base::Time;
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
+/// The numbers from 0 to 99, two digits each.
+const PAIRS: [u8; 200] = {
+    let mut pairs = [0; 200];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number * 2] = b"0123456789"[number / 10];
+        pairs[number * 2 + 1] = b"0123456789"[number % 10];
+        number += 1;
+    }
+    pairs
+};
 
 /// Fields of a JSON object, each with its comma in front.
 pub struct Text<'a>(pub &'a mut Vec<u8>);
@@ -23,13 +34,15 @@ impl Text<'_> {
         self.key(key);
         let mut digits = [0; 20];
         let (mut at, mut left) = (digits.len(), number);
-        loop {
+        while left >= 10 {
+            let pair = usize::try_from(left % 100).expect("two digits") * 2;
+            at -= 2;
+            digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+            left /= 100;
+        }
+        if left > 0 || number == 0 {
             at -= 1;
-            digits[at] = b'0' + u8::try_from(left % 10).expect("a digit");
-            left /= 10;
-            if left == 0 {
-                break;
-            }
+            digits[at] = b'0' + u8::try_from(left).expect("a digit");
         }
         self.0.extend_from_slice(&digits[at..]);
     }
@@ -126,29 +139,30 @@ fn escape(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// The latest second that a line has told, as text.
+/// The latest moment that a line has told, as text: lines of one group have the same.
 #[derive(Default)]
 pub(crate) struct Moment {
-    second: Option<(i64, [u8; 19])>,
+    latest: Option<(Time, [u8; 27])>,
 }
 
 impl Moment {
     /// Appends a time as RFC 3339 has it, in UTC, with microseconds.
     pub(super) fn put(&mut self, out: &mut Vec<u8>, time: Time) {
-        let text = match self.second {
-            Some((sec, text)) if sec == time.sec => text,
+        let text = match self.latest {
+            Some((of, text)) if of == time => text,
+            Some((of, mut text)) if of.sec == time.sec => {
+                digits(&mut text[20..26], i64::from(time.nsec / 1000));
+                text
+            }
             Some(_) | None => {
-                let text = second(time.sec);
-                self.second = Some((time.sec, text));
+                let mut text = *b"0000-00-00T00:00:00.000000Z";
+                text[..19].copy_from_slice(&second(time.sec));
+                digits(&mut text[20..26], i64::from(time.nsec / 1000));
                 text
             }
         };
+        self.latest = Some((time, text));
         out.extend_from_slice(&text);
-        out.push(b'.');
-        let mut micros = [0; 6];
-        digits(&mut micros, i64::from(time.nsec / 1000));
-        out.extend_from_slice(&micros);
-        out.push(b'Z');
     }
 }
 

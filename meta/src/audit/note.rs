@@ -8,7 +8,9 @@
 //! have none, as only the last one commits or is answered; nor has a repetition that gets the stored
 //! answer, nor a request that must be asked again.
 
-use base::{Attr, Cred, EntryName, FsError, Ino, SetAttr, Tagged as _, Time};
+use std::rc::Rc;
+
+use base::{Attr, Cred, EntryName, FsError, Ino, SetAttr, Tagged as _};
 use wire::{
     DirRef, HeldChange, HeldReply, HeldRequest, Hello, KeysChange, NodeRef, Reply, Request, Scope,
     SetXattr, SignToken, Squash, Token,
@@ -17,8 +19,8 @@ use wire::{
 use super::{
     AuditQueue, AuditWhat, Lines, Memory, Text,
     class::{self, Class},
-    dirs::Path,
-    paths::path_of,
+    dirs::Dir,
+    paths::find,
 };
 use crate::{
     error::{Fault, Result},
@@ -58,7 +60,6 @@ fn token_of(text: &mut Text<'_>, token: &Token) {
 struct Line<'a> {
     queue: &'a AuditQueue,
     memory: &'a mut Memory,
-    now: Time,
 }
 
 impl Line<'_> {
@@ -71,7 +72,8 @@ impl Line<'_> {
     ) {
         let out = &mut lines.text;
         out.extend_from_slice(b"{\"time\":\"");
-        self.memory.moment.put(out, self.now);
+        let Memory { moment, now, .. } = self.memory;
+        moment.put(out, *now);
         out.push(b'"');
         let mut text = Text(out);
         text.number("server", self.queue.server().into());
@@ -83,7 +85,7 @@ impl Line<'_> {
     }
 }
 
-/// Whom a request acts for.
+/// Adds whom a request acts for.
 fn caller(text: &mut Text<'_>, connection: &Connection, cred: &Cred, asked_as: Option<(u32, u32)>) {
     text.0.extend_from_slice(&connection.audited());
     text.number("uid", cred.uid.into());
@@ -94,11 +96,11 @@ fn caller(text: &mut Text<'_>, connection: &Connection, cred: &Cred, asked_as: O
     }
 }
 
-/// The paths of the directories that a request names, as far as they are known.
-type Paths = [Path; 2];
+/// The directories that a request names.
+type Paths = [Option<Rc<Dir>>; 2];
 
 fn paths_of(txn: &mut Txn<'_>, dirs: [Option<&DirRef>; 2]) -> Paths {
-    dirs.map(|dir| dir.and_then(|dir| path_of(txn, dir)))
+    dirs.map(|dir| dir.map(|dir| find(txn, dir)))
 }
 
 /// Tells of a change that is about to commit.
@@ -116,10 +118,9 @@ pub(crate) fn change(txn: &mut Txn<'_>, incoming: &Incoming, done: &Reply) {
         return;
     }
     let paths = paths_of(txn, dirs_of(request));
-    let now = txn.shared.clock.now();
     let (memory, lines) = txn.audit();
     let name = operation(request);
-    Line { queue, memory, now }.add(lines, (name, "ok"), |text| {
+    Line { queue, memory }.add(lines, (name, "ok"), |text| {
         caller(text, &incoming.connection, &incoming.header.cred, incoming.asked_as);
         describe(text, request, &paths);
         answer(text, request, done);
@@ -139,7 +140,6 @@ pub(crate) fn held_change(
         return;
     }
     let paths = paths_of(txn, [Some(request.dir()), None]);
-    let now = txn.shared.clock.now();
     let (memory, lines) = txn.audit();
     let (name, attr) = match request {
         HeldRequest::Create(_) => ("create", attr_of(done)),
@@ -147,7 +147,7 @@ pub(crate) fn held_change(
         HeldRequest::Setattr(_) => ("setattr", attr_of(done)),
         HeldRequest::Unlink(_) => ("unlink", attr_of(done)),
     };
-    Line { queue, memory, now }.add(lines, (name, "ok"), |text| {
+    Line { queue, memory }.add(lines, (name, "ok"), |text| {
         caller(text, &incoming.connection, &change.cred, None);
         match request {
             HeldRequest::Create(req) => {
@@ -185,7 +185,6 @@ pub(crate) fn verdict(
     group: &mut CommitGroup,
     incoming: &Incoming,
     verdict: Verdict,
-    now: Time,
 ) {
     let Some(queue) = queue_of(shared, |_| true) else { return };
     let what = queue.what();
@@ -210,11 +209,12 @@ pub(crate) fn verdict(
     let is_stranger = incoming.connection.session().is_none();
     let others = if is_stranger { queue.stranger_is_due() } else { Some(0) };
     let Some(others) = others else { return };
+    let now = group.audit.now;
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let paths = paths_of(&mut txn, dirs_of(request));
     drop(txn);
     let mut lines = Lines::default();
-    let line = Line { queue, memory: &mut group.audit, now };
+    let line = Line { queue, memory: &mut group.audit };
     line.add(&mut lines, (operation(request), result), |text| {
         caller(text, &incoming.connection, &incoming.header.cred, incoming.asked_as);
         describe(text, request, &paths);
@@ -234,9 +234,9 @@ fn tells_done(what: AuditWhat, class: Class) -> bool {
 }
 
 /// Tells of an administrator's act that has begun, and takes its time.
-pub(crate) fn begun(shared: &Shared, group: &mut CommitGroup, incoming: &Incoming, now: Time) {
+pub(crate) fn begun(shared: &Shared, group: &mut CommitGroup, incoming: &Incoming) {
     if class::of(&incoming.request) == Class::Administration {
-        verdict(shared, group, incoming, Verdict::Done, now);
+        verdict(shared, group, incoming, Verdict::Done);
     }
 }
 
@@ -247,11 +247,10 @@ pub(crate) fn hello(
     group: &mut CommitGroup,
     connection: &Connection,
     (hello, done): (&Hello, &Result<Reply>),
-    now: Time,
 ) {
     let Some(queue) = queue_of(shared, |what| what.sessions || what.refusals) else { return };
     let mut lines = Lines::default();
-    let line = Line { queue, memory: &mut group.audit, now };
+    let line = Line { queue, memory: &mut group.audit };
     let client = &hello.client[..hello.client.floor_char_boundary(256)];
     match done {
         Ok(_) if queue.what().sessions => line.add(&mut lines, ("hello", "ok"), |text| {
@@ -278,10 +277,9 @@ pub(crate) fn hello(
 /// Tells of a session that the server ends.
 pub(crate) fn ended(txn: &mut Txn<'_>, (session, token): (&Session, Option<&Token>), reason: &str) {
     let Some(queue) = queue_of(txn.shared, |what| what.sessions) else { return };
-    let now = txn.shared.clock.now();
     // The step may be executed again.
     let mut lines = std::mem::take(&mut txn.facts.audit);
-    let line = Line { queue, memory: txn.audit_memory(), now };
+    let line = Line { queue, memory: txn.audit_memory() };
     line.add(&mut lines, ("session_end", "ok"), |text| {
         text.plain("session", &session.id.to_string());
         if let Some(token) = token {
@@ -414,10 +412,10 @@ fn ino(text: &mut Text<'_>, number: Ino) {
 }
 
 fn named(text: &mut Text<'_>, dir: &DirRef, name: Option<&EntryName>, paths: &Paths) {
-    if let Some(path) = &paths[0] {
-        text.bytes("dir", path);
+    match &paths[0] {
+        Some(known) => text.0.extend_from_slice(&known.fields),
+        None => text.number("dir_ino", dir.ino.0),
     }
-    text.number("dir_ino", dir.ino.0);
     if let Some(name) = name {
         text.bytes("name", name.as_bytes());
     }
@@ -430,7 +428,7 @@ fn other(
     (dir, name): (&DirRef, &EntryName),
     paths: &Paths,
 ) {
-    if let Some(path) = &paths[1] {
+    if let Some(path) = paths[1].as_ref().and_then(|known| known.path.as_ref()) {
         text.bytes(dir_key, path);
     }
     text.number(ino_key, dir.ino.0);

@@ -9,27 +9,27 @@ use std::rc::Rc;
 use base::DirId;
 use wire::DirRef;
 
-use super::dirs::Path;
+use super::dirs::Dir;
 use crate::{paths::Steps, txn::Txn};
 
 /// Most directories of a path; longer ones are not told.
 const STEPS_MAX: u32 = 128;
 
-/// The path of a directory.
+/// A directory as a line names it.
 ///
 /// Race: directories that this group has moved are not in the list of moves yet, so nothing is
 /// remembered meanwhile.
-pub(super) fn path_of(txn: &mut Txn<'_>, dir: &DirRef) -> Path {
+pub(super) fn find(txn: &mut Txn<'_>, dir: &DirRef) -> Rc<Dir> {
     let version = txn.shared.invalidations.version();
     let is_kept = !txn.moves();
-    if is_kept && let Some(path) = txn.audit_memory().dirs.find(version, dir.id, dir.ino) {
-        return path;
+    if is_kept && let Some(found) = txn.audit_memory().dirs.find(version, dir.id, dir.ino) {
+        return found;
     }
-    let path = climb(txn, dir).map(Rc::from);
+    let found = Rc::new(Dir::new(dir.ino, climb(txn, dir)));
     if is_kept {
-        txn.audit_memory().dirs.insert(dir.id, dir.ino, path.clone());
+        txn.audit_memory().dirs.insert(dir.id, Rc::clone(&found));
     }
-    path
+    found
 }
 
 fn climb(txn: &Txn<'_>, dir: &DirRef) -> Option<Vec<u8>> {

@@ -17,8 +17,9 @@ use crate::log_limit::LogLimit;
 const SHELF_BYTES_MAX: usize = 4 << 20;
 /// Time between two lines of strangers.
 const STRANGERS: Duration = Duration::from_millis(100);
-/// The longest time that a line waits for others to be written with it.
-const GATHER: Duration = Duration::from_millis(100);
+/// The longest time that a line waits for others to be written with it. What comes meanwhile should
+/// fit into the caches of a processor.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// The requests that the log tells of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub struct AuditWhat {
 }
 
 impl AuditWhat {
-    /// Nothing at all.
+    /// No request at all.
     pub const NOTHING: AuditWhat = AuditWhat {
         changes: false,
         failures: false,

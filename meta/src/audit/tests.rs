@@ -1,3 +1,5 @@
+//! Lines, their way through the queue, and which requests have some.
+
 use std::{sync::Arc, time::Duration};
 
 use base::{FsError, Seq, Time};

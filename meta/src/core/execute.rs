@@ -77,6 +77,7 @@ impl Inner {
         let run = &mut *self.run.borrow_mut();
         run.now = self.shared.clock.now();
         run.lap = began;
+        run.group.audit.now = run.now;
         for work in work.drain(..) {
             match work {
                 Work::Request(incoming) => {
@@ -305,7 +306,7 @@ impl Inner {
 
     /// Notes a request that was executed.
     fn note(&self, run: &mut OpenGroup, incoming: &Incoming, verdict: Verdict) {
-        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict, run.now);
+        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict);
         let ended = self.shared.observed.now();
         run.notes.push(Note {
             kind: incoming.request.tag(),
@@ -322,8 +323,9 @@ impl Inner {
 
     /// Tells the audit log of a request that a task has answered.
     pub(crate) fn audit(&self, incoming: &Incoming, verdict: Verdict) {
-        let (run, now) = (&mut *self.run.borrow_mut(), self.shared.clock.now());
-        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict, now);
+        let run = &mut *self.run.borrow_mut();
+        run.group.audit.now = self.shared.clock.now();
+        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict);
     }
 
     /// Runs an operation that needs other servers, or commits it.
