@@ -168,6 +168,26 @@ impl Acl {
         out.into()
     }
 
+    /// Replaces the users and the groups that entries name. Two entries may name the same one
+    /// then.
+    ///
+    /// # Errors
+    /// The first error of `user` or `group`; entries before it are replaced by then.
+    pub fn map_ids(
+        &mut self,
+        user: impl Fn(u32) -> Result<u32, FsError>,
+        group: impl Fn(u32) -> Result<u32, FsError>,
+    ) -> Result<(), FsError> {
+        for entry in &mut self.entries {
+            match entry.tag {
+                Tag::User => entry.id = user(entry.id)?,
+                Tag::NamedGroup => entry.id = group(entry.id)?,
+                Tag::Owner | Tag::Group | Tag::Mask | Tag::Other => {}
+            }
+        }
+        Ok(())
+    }
+
     fn is_valid(&self) -> bool {
         let count = |tag| self.entries.iter().filter(|entry| entry.tag == tag).count();
         let names_somebody = count(Tag::User) + count(Tag::NamedGroup) > 0;

@@ -15,7 +15,7 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use wire::{Standing, Token};
+use wire::{IdMapping, Standing, Token};
 
 use crate::{data, failure::usage};
 
@@ -180,6 +180,12 @@ pub(crate) fn config(servers: Vec<String>, credentials: Credentials, purpose: &s
 pub(crate) fn only_user(token: &str) -> Option<Cred> {
     let token = Token::unverified(token).ok()?;
     Some(Cred { uid: token.uid?, gid: *token.gids.first()?, groups: Vec::new() })
+}
+
+/// Returns how a token squashes and maps ids. `None`: it does neither, or is invalid, which the
+/// server will say.
+pub(crate) fn ids(token: &str) -> Option<IdMapping> {
+    Token::unverified(token).ok()?.ids
 }
 
 /// Opens a session.

@@ -9,6 +9,7 @@
 
 mod accept;
 mod admission;
+mod audit;
 mod backups;
 mod block_trial;
 mod certificates;

@@ -37,6 +37,7 @@ use tokio::{
 use crate::{
     accept::{Accepted, Acceptor, Slots},
     admission::{Admission, Clear},
+    audit::{self, AuditLog, AuditOptions},
     backups::{self, Backups},
     block_trial,
     certificates::{self, Certificates, Files},
@@ -81,6 +82,8 @@ pub(crate) struct Options {
     /// One core more runs on the thread that starts the server ([`Running::near`]).
     pub(crate) near: bool,
     pub(crate) durability: Durability,
+    /// The audit log, if there is one.
+    pub(crate) audit: Option<AuditOptions>,
     pub(crate) commit_interval: Duration,
     pub(crate) lease: Duration,
     /// Bytes of the disks that are kept free; `None`: what is sensible for their size.
@@ -183,6 +186,8 @@ pub(crate) struct Running {
     page: Option<StatusPage>,
     backups: Option<Backups>,
     journal: Option<(Arc<Ship>, Journal)>,
+    /// The end of what was executed is written when this is dropped.
+    audit: Option<audit::Writing>,
 }
 
 /// The status page: it is there before the server is, and until the server has stopped.
@@ -264,6 +269,10 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     }
     let state = backups::State::new(data.path(), backup, data.has_local_blocks());
     let beside = state.clone().map(|state| state as Arc<dyn meta::Backup>);
+    let cores = options.cores.get() + usize::from(options.near);
+    let of = (data.server().unwrap_or_default(), cores);
+    let audit = options.audit.as_ref().map(|audit| AuditLog::start(audit, of)).transpose()?;
+    let beside = Besides { backup: beside, audit: audit.as_ref().map(audit::Writing::log) };
     let Opened { server, engine, journal } =
         open(&data, blocks.clone(), options, (address, &certificates), beside)?;
     if let (Some(state), Some((ship, _))) = (&state, &journal) {
@@ -291,6 +300,7 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
         page,
         backups: None,
         journal,
+        audit,
     };
     let door = Door { listener, connections, admission, certificates };
     let started = running
@@ -376,6 +386,7 @@ impl Running {
         if let Some((_, journal)) = self.journal.take() {
             journal.stop(synced.is_ok() && !halted);
         }
+        self.audit.take();
         synced.context("cannot make the last changes stable")?;
         tracing::info!("stopped: all that was answered is on stable storage");
         Ok(())
@@ -470,7 +481,7 @@ fn open(
     blocks: Blocks,
     options: &Options,
     (address, certificates): (SocketAddr, &Certificates),
-    backup: Option<Arc<dyn meta::Backup>>,
+    beside: Besides,
 ) -> anyhow::Result<Opened> {
     let folder = data.blocks_folder();
     let store = RocksConfig {
@@ -508,8 +519,9 @@ fn open(
         process: Arc::new(system::process_status),
         limits: limits(data, options),
         cluster: cluster(data, options, (address, certificates))?,
-        backup,
+        backup: beside.backup,
         journal: ship.clone().map(|ship| ship as Arc<dyn meta::Journal>),
+        audit: beside.audit.map(|audit| audit as Arc<dyn meta::Audit>),
     };
     let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
     let server = Server::open(journaled, blocks, options, clock, random)
@@ -527,6 +539,12 @@ fn terms(kept: &KeptBackup, options: &Options, address: SocketAddr) -> Terms {
         lease: kept.journal_lease(),
         ends_at: options.ends_at,
     }
+}
+
+/// Work of the process beside its server.
+struct Besides {
+    backup: Option<Arc<dyn meta::Backup>>,
+    audit: Option<Arc<AuditLog>>,
 }
 
 /// A server that was opened, and what it stands on.
@@ -751,9 +769,10 @@ async fn take_connections(
         match prepare(stream) {
             Ok(stream) => {
                 let (core, admission) = (core.clone(), admission.clone());
+                let from = stream.peer_addr().ok();
                 tokio::task::spawn_local(async move {
                     match admission.admit(stream).await {
-                        Ok((link, binding)) => core.serve_bound(link, binding).await,
+                        Ok((link, binding)) => core.serve_bound(link, from, binding).await,
                         Err(closed) => tracing::debug!("{closed}"),
                     }
                     drop(slot);

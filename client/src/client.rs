@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use base::Cred;
 use wire::{
-    FsInfo, FsckPoll, FsckProgress, FsckStart, Repair, Reply, Request, Standing, Status, Welcome,
+    FsInfo, FsckPoll, FsckProgress, FsckStart, IdMapping, Repair, Reply, Request, Standing, Status,
+    Token, Welcome,
 };
 
 use crate::{
@@ -26,6 +27,8 @@ pub struct Client {
     pub(crate) core: Arc<Core>,
     _alive: Arc<Alive>,
     pub(crate) cred: Arc<Cred>,
+    /// The squashing of the token, if it has one and maps no ids.
+    squash: Option<Arc<IdMapping>>,
 }
 
 /// Ends the session when the last clone goes.
@@ -34,6 +37,20 @@ struct Alive(Arc<Core>);
 impl Drop for Alive {
     fn drop(&mut self) {
         self.0.channels.close();
+    }
+}
+
+/// The squashing of a token. Where it maps ids as well, only servers know who is who.
+fn squash_of(token: &str) -> Option<IdMapping> {
+    Token::unverified(token).ok()?.ids.filter(|ids| !ids.maps())
+}
+
+/// The user that a server takes the caller for. What the client looks up in its cache it then
+/// permits as the server would.
+fn acting(squash: Option<&IdMapping>, cred: Cred) -> Cred {
+    match squash {
+        Some(squash) => squash.acting(&cred),
+        None => cred,
     }
 }
 
@@ -71,17 +88,19 @@ impl Client {
     async fn begin(config: Config, complete: bool) -> Result<Client> {
         let (addresses, claims) = (session::in_turn(&config), |_: &Welcome| Claims::default());
         let opened = session::open(&config, addresses, None, complete, claims, || false).await?;
-        let cred = Arc::new(config.cred.clone());
+        let squash = squash_of(&config.token).map(Arc::new);
+        let cred = Arc::new(acting(squash.as_deref(), config.cred.clone()));
         let files = Files::new(&config, &opened.welcome)?;
         let core = Core::new(config, opened.welcome.clone(), opened.version, files);
         session::begin(&core, opened);
-        Ok(Client { _alive: Arc::new(Alive(Arc::clone(&core))), core, cred })
+        Ok(Client { _alive: Arc::new(Alive(Arc::clone(&core))), core, cred, squash })
     }
 
     /// The same client, acting as `cred` in its operations by path.
     #[must_use]
     pub fn as_user(&self, cred: Cred) -> Client {
-        Client { cred: Arc::new(cred), ..self.clone() }
+        let cred = Arc::new(acting(self.squash.as_deref(), cred));
+        Client { cred, ..self.clone() }
     }
 
     /// Sends everything that was written, ends the session, and waits until the server was told.

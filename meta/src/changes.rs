@@ -19,6 +19,7 @@ use store::{Batch, Op};
 use wire::TxnId;
 
 use crate::{
+    audit::Lines,
     feed::Logged,
     file_locks::LetIn,
     keys::ring::KeyRing,
@@ -71,6 +72,8 @@ pub(crate) struct Facts {
     pub(crate) let_in: LetIn,
     /// Changes for the change feed, while somebody watches.
     pub(crate) events: Vec<Logged>,
+    /// Lines for the audit log.
+    pub(crate) audit: Lines,
 }
 
 impl Facts {
@@ -87,6 +90,7 @@ impl Facts {
             roots,
             let_in,
             events,
+            audit,
         } = self;
         moved.is_empty()
             && left.is_empty()
@@ -98,6 +102,7 @@ impl Facts {
             && !roots
             && let_in.is_empty()
             && events.is_empty()
+            && audit.are_none()
     }
 
     /// Adds the facts of an operation.
@@ -114,6 +119,7 @@ impl Facts {
         self.roots |= others.roots;
         self.let_in.extend(others.let_in);
         self.events.extend(others.events);
+        self.audit.add(&others.audit);
     }
 }
 

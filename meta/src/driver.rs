@@ -10,6 +10,7 @@ use wire::{
 };
 
 use crate::{
+    audit,
     bugs::Bug,
     cluster::{Visit, generation::Met},
     coordinator,
@@ -90,6 +91,16 @@ pub(crate) fn turn_away_at_once(incoming: &Incoming) -> Verdict {
     Verdict::of(&answer)
 }
 
+/// Answers that an id which the request names is not among those of its session's token. The
+/// number of the request is free, as where the token does not allow a request.
+pub(crate) fn refuse_ids(shared: &Shared, incoming: &Incoming, error: FsError) -> Verdict {
+    let cache_version = shared.invalidations.version();
+    let answer = Answer::Failed(error);
+    let reply = ReplyHeader { call: incoming.header.call, cache_version };
+    incoming.connection.reply(reply, &answer);
+    Verdict::of(&answer)
+}
+
 /// Executes one request as a part of `group`. `way` is what a request that opens a session knows of
 /// other servers.
 pub(crate) fn execute(
@@ -121,7 +132,10 @@ pub(crate) fn execute(
         Request::Hello(hello) => {
             match ops::hello::run(shared, group, connection, hello, now, &mut way) {
                 Err(Fault::Remote) => return Outcome::SessionRoot(way.unwrap_or_default()),
-                done => done,
+                done => {
+                    audit::note::hello(shared, group, connection, (hello, &done));
+                    done
+                }
             }
         }
         other => match connection.session() {
@@ -166,7 +180,10 @@ fn in_session(
     }
     if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
-            Ok(task) => Outcome::Async(task),
+            Ok(task) => {
+                audit::note::begun(shared, group, incoming);
+                Outcome::Async(task)
+            }
             Err(fault) => finish(shared, incoming, reply, Err(fault)),
         };
     }
@@ -311,6 +328,7 @@ pub(crate) fn answer_change(
     if txn.shared.feed.is_on() {
         feed::events::of_request(&mut txn, request);
     }
+    audit::note::change(&mut txn, incoming, &done);
     let (mut stored, dirs) = (txn.take_scratch(), txn.take_noted());
     let answer = Answer::Done(done);
     answer.encode(&mut stored);

@@ -1,7 +1,7 @@
 //! The list of all mechanisms that follow the writes of a core ([`crate::follow`]).
 
 use crate::{
-    feed, file_locks, follow::Followers, handoff, invalidation, keys, quota::sums,
+    audit, feed, file_locks, follow::Followers, handoff, invalidation, keys, quota::sums,
     reclaim::backlog, record_cache, server::Shared, session, settings, transact, unsynced,
 };
 
@@ -32,6 +32,9 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
         shared.clock.clone(),
         core,
     )));
+    if let Some(audit) = &shared.options.audit {
+        all.push(Box::new(audit::teller::Teller::new(audit.queue().clone(), core)));
+    }
     all
 }
 

@@ -2,6 +2,7 @@
 
 use std::{cell::Cell, rc::Rc};
 
+use base::FsError;
 use tokio::time::Instant;
 use wire::{Request, RequestHeader};
 
@@ -29,9 +30,29 @@ pub(crate) struct Incoming {
     pub(crate) waited_since: Cell<Option<Instant>>,
     /// State of the blocks that the request brings.
     pub(crate) brought: Cell<Brought>,
+    /// User and group that the client has named, once they were made those of the file system;
+    /// `None`: they are the same.
+    pub(crate) asked_as: Option<(u32, u32)>,
 }
 
 impl Incoming {
+    /// Makes the ids of the request those of the file system, where its session's token squashes
+    /// or maps them. Only the first call does: a request is executed again with what it has become.
+    ///
+    /// Race: a request that is ahead of its Hello has no session yet, and is refused.
+    ///
+    /// # Errors
+    /// Fails as [`wire::IdMapping::take_in`] does.
+    pub(crate) fn take_in_ids(&mut self) -> Result<(), FsError> {
+        if self.asked_as.is_some() {
+            return Ok(());
+        }
+        let Some(ids) = self.connection.ids() else { return Ok(()) };
+        self.asked_as = Some((self.header.cred.uid, self.header.cred.gid));
+        self.header.cred = ids.acting(&self.header.cred);
+        ids.take_in(&mut self.request)
+    }
+
     /// Returns since when the request has waited for a transaction of others; the first call starts
     /// the wait.
     pub(crate) fn waits_since(&self) -> Instant {

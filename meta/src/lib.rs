@@ -9,6 +9,7 @@
 //! `txn`.
 
 mod assembly;
+pub mod audit;
 mod background;
 mod block_store;
 mod brought;
@@ -84,7 +85,7 @@ pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use problem::{OpenError, Problem};
 pub use server::{
-    Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
+    Audit, Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
     ServerOptions, Space,
 };
 pub use space_guard::FreeBytes;

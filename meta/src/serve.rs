@@ -6,7 +6,7 @@
 
 pub(crate) mod connection;
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
 use base::{Decode as _, DecodeError, Reader, limits::FRAME_BYTES_MAX};
 use bytes::BytesMut;
@@ -43,16 +43,18 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(120);
 impl Core {
     /// Serves a connection until it ends. The future stays on this core.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
-        self.serve_it(stream, Origin::Network(None)).await;
+        self.serve_it(stream, Origin::Network(None, None)).await;
     }
 
-    /// Like [`Core::serve`]; only the two ends of an encrypted connection know `binding`.
+    /// Like [`Core::serve`], for the client at `address`; only the two ends of an encrypted
+    /// connection know `binding`.
     pub async fn serve_bound(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+        address: Option<SocketAddr>,
         binding: Option<Binding>,
     ) {
-        self.serve_it(stream, Origin::Network(binding)).await;
+        self.serve_it(stream, Origin::Network(address, binding)).await;
     }
 
     /// Like [`Core::serve`], for a client in this process that reaches the store of blocks itself.
@@ -138,6 +140,7 @@ impl Core {
                     waits: None,
                     waited_since: Cell::default(),
                     brought: Cell::default(),
+                    asked_as: None,
                 }));
             }
             while connection.holds_too_much() && !connection.closed.get() {

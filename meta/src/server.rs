@@ -64,7 +64,7 @@ use crate::{
 pub(crate) use counters::Counters;
 pub(crate) use inos::InoCounters;
 pub use options::{
-    Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
+    Audit, Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
     ServerOptions, Space,
 };
 

@@ -145,7 +145,7 @@ impl Standing {
     }
 
     fn of(rights: &Rights) -> Standing {
-        let checks = !rights.kernel_checks || rights.token.uid.is_some();
+        let checks = !rights.kernel_checks || rights.token.is_checked();
         let within = (rights.token.path != "/").then_some((rights.root.id, rights.root.ino));
         Standing { trusted: rights.token.trusted(), checks, within }
     }

@@ -42,6 +42,7 @@ pub(crate) use remote::Remote;
 pub(crate) use shares::unshown;
 
 use crate::{
+    audit,
     brought::Brought,
     bugs::Bug,
     changes::{Facts, Found},
@@ -782,6 +783,21 @@ impl<'a> Txn<'a> {
         let all = (0..self.shared.config.shards).map(ShardId);
         let own = shards.iter().copied().chain(all).find(|shard| self.has_shard(*shard));
         self.new_ino(own.ok_or(FsError::Io)?, dir)
+    }
+
+    /// Memory of the core for lines of the audit log.
+    pub(crate) fn audit_memory(&mut self) -> &mut audit::Memory {
+        &mut self.group.audit
+    }
+
+    /// The same, and the lines of the group.
+    pub(crate) fn audit(&mut self) -> (&mut audit::Memory, &mut audit::Lines) {
+        (&mut self.group.audit, &mut self.group.changes.facts.audit)
+    }
+
+    /// Whether the operation, or another one of its group, has moved directories.
+    pub(crate) fn moves(&self) -> bool {
+        !self.facts.moved.is_empty() || !self.group.changes.facts.moved.is_empty()
     }
 
     /// Whether the server, and not the client's kernel, checks permissions for this caller.

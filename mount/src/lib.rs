@@ -6,9 +6,9 @@
 //!
 //! What it leaves to others:
 //!
-//! * Permissions are the kernel's (`default_permissions` is always on), so the client's session
-//!   must be one that leaves them to it. Requests carry the caller's user and group, for what is
-//!   made.
+//! * Permissions are the kernel's (`default_permissions`), so the client's session must be one that
+//!   leaves them to it; or the server's, where [`Options::kernel_checks`] is off. Requests carry the
+//!   caller's user and group, for what is made.
 //! * Locks of directories are the kernel's, which asks nobody for them. Those of files are the file
 //!   system's.
 //! * The set-id bits that a write or truncation takes away are the file system's (`clear_set_id`):

@@ -339,7 +339,7 @@ fn mount_options(options: &Options) -> MountOptions {
         subtype: "pando".to_owned(),
         read_only: options.read_only,
         allow_other: options.allow_other,
-        default_permissions: true,
+        default_permissions: options.kernel_checks,
         nosuid: !options.suid,
         nodev: !options.dev,
         noexec: !options.exec,
@@ -353,7 +353,10 @@ fn mount_options(options: &Options) -> MountOptions {
 }
 
 fn init_options(options: &Options) -> InitOptions {
-    let capabilities = Capabilities::ASYNC_READ
+    // The kernel checks permissions where it knows of ACLs.
+    let acls = if options.kernel_checks { Capabilities::POSIX_ACL } else { Capabilities::empty() };
+    let capabilities = acls
+        | Capabilities::ASYNC_READ
         | Capabilities::ASYNC_DIO
         | Capabilities::AUTO_INVAL_DATA
         | Capabilities::CACHE_SYMLINKS
@@ -365,7 +368,6 @@ fn init_options(options: &Options) -> InitOptions {
         | Capabilities::PARALLEL_DIROPS
         | Capabilities::POSIX_LOCKS
         | Capabilities::FLOCK_LOCKS
-        | Capabilities::POSIX_ACL
         | Capabilities::ABORT_ERROR;
     InitOptions {
         capabilities,

@@ -43,6 +43,9 @@ pub struct Options {
     /// Directories that this mount makes are changed without asking the server first, as long as
     /// nobody else asks for them; the code that makes the client acts on this.
     pub delegations: bool,
+    /// Whether the kernel checks permissions, by the owners that it is shown. Not where the token
+    /// makes all callers one user, who need not be the one who calls.
+    pub kernel_checks: bool,
     /// The largest write of the kernel, in bytes: a multiple of 4096, at most 1 MiB.
     pub max_write: u32,
     /// Whether the kernel's requests come over io_uring.
@@ -77,6 +80,7 @@ impl Default for Options {
             security: Vec::new(),
             fsname: "pando".to_owned(),
             delegations: true,
+            kernel_checks: true,
             max_write: 1 << 20,
             io_uring: IoUring::Auto,
         }

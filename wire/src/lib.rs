@@ -14,6 +14,7 @@ pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod handoff;
+pub mod ids;
 pub mod keys;
 pub mod kind;
 pub mod lock;
@@ -47,6 +48,7 @@ pub use dial::{Binding, Dial, Dialled, Stream, TLS_ONLY};
 pub use file::{Open, OpenState, Opened, Release};
 pub use frame::{FrameError, MAGIC, PROTOCOL_VERSION};
 pub use handoff::{HandoffBegin, HandoffPut, LayoutLearnt, Tally};
+pub use ids::{ANONYMOUS, IdMapping, IdRange, Squash};
 pub use keys::{KeyShown, KeysChange, KeysShown, Revoke, RevokedShown, Secret, SignToken};
 pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};

@@ -21,10 +21,10 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    Admission, AllocateMode, Answer, Change, CountWhat, DelegatedEntry, DumpStage, Fingerprint,
-    HeldReply, HeldRequest, KeysChange, Mend, NodeRef, OpenState, Outcome, PeerWrite, RenameMode,
-    Reply, ReplyHeader, Request, RequestHeader, Retry, Room, Scope, SeekTo, SignFor, SliceSource,
-    Stands, Token, Vote, XattrMode, frame,
+    ANONYMOUS, Admission, AllocateMode, Answer, Change, CountWhat, DelegatedEntry, DumpStage,
+    Fingerprint, HeldReply, HeldRequest, IdMapping, IdRange, KeysChange, Mend, NodeRef, OpenState,
+    Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, Scope,
+    SeekTo, SignFor, SliceSource, Squash, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -75,6 +75,7 @@ variants!(Mend { Found, Links, Quota });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(Scope { Files, Pages });
+variants!(Squash { Nobody, Root, All });
 variants!(HeldRequest { Create, Write, Setattr, Unlink });
 variants!(HeldReply { Made, Written, Attr });
 variants!(DelegatedEntry { File, Dir, Link });
@@ -300,6 +301,7 @@ fn parts() -> Vec<Case> {
         ),
         all([SeekTo::Data, SeekTo::Hole], Case::of),
         all([Scope::Files, Scope::Pages], Case::of),
+        all([Squash::Nobody, Squash::Root, Squash::All], Case::of),
         all(requests::held(), Case::of),
         all(replies::held(), Case::of),
         all(replies::delegated(), Case::of),
@@ -333,7 +335,19 @@ fn tokens() -> Vec<Case> {
         gids: vec![1001, 27],
         read_only: true,
         expires: Some(Time { sec: 2_000_000_000, nsec: 5 }),
+        ids: None,
     };
+    let ids = IdMapping {
+        squash: Squash::Root,
+        anonymous_uid: ANONYMOUS,
+        anonymous_gid: 65535,
+        uids: vec![
+            IdRange { outside: 1000, inside: 5000, count: 10 },
+            IdRange { outside: 70000, inside: 1, count: 1 },
+        ],
+        gids: vec![IdRange { outside: 100, inside: 0, count: 300 }],
+    };
+    let mapped = Token { ids: Some(ids), scope: Scope::Files, ..bound.clone() };
     let case = |name: &str, token: Token| {
         let text = token.sign(KEY);
         Case::new(name, token, text, |bytes| {
@@ -344,7 +358,11 @@ fn tokens() -> Vec<Case> {
             read.filter(|read| Some(read) == seen.as_ref())
         })
     };
-    vec![case("token.administrator", Token::administrator()), case("token.bound", bound)]
+    vec![
+        case("token.administrator", Token::administrator()),
+        case("token.bound", bound),
+        case("token.mapped", mapped),
+    ]
 }
 
 /// The bytes that a connection begins with, and one frame each way.

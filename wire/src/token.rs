@@ -12,6 +12,8 @@ use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
+use crate::ids::IdMapping;
+
 const PREFIX: &str = "pando2.";
 /// Prefix of tokens that had no number and named no authority.
 const PREFIX_BEFORE: &str = "pando1.";
@@ -53,30 +55,83 @@ codec! {
     }
 }
 
-codec! {
-    /// The rights that a token gives.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Token {
-        /// Random number of the token, by which it can be revoked. 0: a token that was never
-        /// written to a file.
-        pub id: u64,
-        /// Number of the key that signs the token.
-        pub key: u32,
-        /// The use of the token.
-        pub scope: Scope,
-        /// Absolute path of the session's root, without `.` or `..`; `/` is everything.
-        pub path: String,
-        /// The only user that the session may act as; `None`: any user.
-        pub uid: Option<u32>,
-        /// The groups that the session may act as, when the token is bound to a user.
-        pub gids: Vec<u32>,
-        /// Whether every change is refused.
-        pub read_only: bool,
-        /// Time at which the token expires; `None`: never.
-        pub expires: Option<Time>,
-        /// The authority that certifies the file system's servers; `None`: the token does not say,
-        /// so it is good for connections without TLS only.
-        pub authority: Option<Fingerprint>,
+/// The rights that a token gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Random number of the token, by which it can be revoked. 0: a token that was never written
+    /// to a file.
+    pub id: u64,
+    /// Number of the key that signs the token.
+    pub key: u32,
+    /// The use of the token.
+    pub scope: Scope,
+    /// Absolute path of the session's root, without `.` or `..`; `/` is everything.
+    pub path: String,
+    /// The only user of the file system that the session may act as; `None`: any user.
+    pub uid: Option<u32>,
+    /// The groups that the session may act as, when the token is bound to a user.
+    pub gids: Vec<u32>,
+    /// Whether every change is refused.
+    pub read_only: bool,
+    /// Time at which the token expires; `None`: never.
+    pub expires: Option<Time>,
+    /// The authority that certifies the file system's servers; `None`: the token does not say, so
+    /// it is good for connections without TLS only.
+    pub authority: Option<Fingerprint>,
+    /// How the ids of clients become those of the file system; `None`: they are the same. Always
+    /// `None` in a token for pages.
+    pub ids: Option<IdMapping>,
+}
+
+/// The scope's tag of a token for files that has an [`IdMapping`], as its last field. A program
+/// that knows of none finds the token malformed, and lets nobody in as somebody else.
+const FILES_WITH_IDS: u8 = 2;
+
+impl Element for Token {}
+
+impl Encode for Token {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.id.encode(out);
+        self.key.encode(out);
+        let ids = self.ids.as_ref().filter(|_| self.scope == Scope::Files);
+        match ids {
+            Some(_) => FILES_WITH_IDS.encode(out),
+            None => self.scope.encode(out),
+        }
+        self.path.encode(out);
+        self.uid.encode(out);
+        self.gids.encode(out);
+        self.read_only.encode(out);
+        self.expires.encode(out);
+        self.authority.encode(out);
+        if let Some(ids) = ids {
+            ids.encode(out);
+        }
+    }
+}
+
+impl Decode for Token {
+    fn decode(input: &mut Reader<'_>) -> Result<Token, DecodeError> {
+        let (id, key) = <(u64, u32)>::decode(input)?;
+        let has_ids = input.peek() == Some(FILES_WITH_IDS);
+        let scope = if has_ids {
+            u8::decode(input)?;
+            Scope::Files
+        } else {
+            Scope::decode(input)?
+        };
+        Ok(Token {
+            id,
+            key,
+            scope,
+            path: Decode::decode(input)?,
+            uid: Decode::decode(input)?,
+            gids: Decode::decode(input)?,
+            read_only: Decode::decode(input)?,
+            expires: Decode::decode(input)?,
+            authority: Decode::decode(input)?,
+            ids: if has_ids { Some(IdMapping::decode(input)?) } else { None },
+        })
     }
 }
 
@@ -143,14 +198,23 @@ impl Token {
             read_only: false,
             expires: None,
             authority: None,
+            ids: None,
         }
     }
 
     /// Whether a session with this token may act by handle without presenting tickets: it may see
-    /// the whole tree, and its mount checks every step of a walk.
+    /// the whole tree, and its mount checks every step of a walk. Where ids are squashed or mapped,
+    /// what a mount's kernel checks means nothing.
     #[must_use]
     pub fn trusted(&self) -> bool {
-        self.scope == Scope::Files && self.uid.is_none() && self.path == "/"
+        let anybody = self.uid.is_none() && self.ids.is_none();
+        self.scope == Scope::Files && anybody && self.path == "/"
+    }
+
+    /// Whether servers check permissions, whatever the client's kernel has checked.
+    #[must_use]
+    pub fn is_checked(&self) -> bool {
+        self.uid.is_some() || self.ids.is_some()
     }
 
     /// Whether a session may be opened with this token.
@@ -165,7 +229,7 @@ impl Token {
         self.trusted() && !self.read_only
     }
 
-    /// Whether a session with this token may act as `cred`.
+    /// Whether a session with this token may act as `cred`, as the file system knows it.
     ///
     /// # Errors
     /// `NotPermitted` when not.
@@ -265,6 +329,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{ANONYMOUS, IdRange, Squash};
 
     const KEY: &[u8] = b"secret";
     const NOW: Time = Time { sec: 1000, nsec: 0 };
@@ -283,9 +348,27 @@ mod tests {
         }
     }
 
+    fn squashed() -> Token {
+        let ids = IdMapping {
+            squash: Squash::Root,
+            anonymous_uid: ANONYMOUS,
+            anonymous_gid: ANONYMOUS,
+            uids: vec![IdRange { outside: 1000, inside: 5000, count: 10 }],
+            gids: Vec::new(),
+        };
+        Token { ids: Some(ids), ..Token::administrator() }
+    }
+
+    #[test]
+    fn a_token_whose_ids_are_squashed_or_mapped_neither_administers_nor_is_trusted() {
+        let token = squashed();
+        assert!(token.opens_sessions() && token.is_checked());
+        assert!(!token.trusted() && !token.administers());
+    }
+
     #[test]
     fn a_signed_token_says_what_it_said() {
-        for token in [Token::administrator(), limited()] {
+        for token in [Token::administrator(), limited(), squashed()] {
             let text = token.sign(KEY);
             assert_eq!(Token::unverified(&text), Ok(token.clone()));
             assert_eq!(Token::verify(&text, KEY, NOW), Ok(token));
@@ -294,13 +377,14 @@ mod tests {
 
     #[test]
     fn a_token_that_was_altered_or_signed_elsewhere_is_refused() {
-        let text = limited().sign(KEY);
-        assert_eq!(Token::verify(&text, &b"other"[..], NOW), Err(TokenError::Signature));
-        for at in PREFIX.len()..text.len() {
-            let mut altered = text.clone().into_bytes();
-            altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
-            let altered = String::from_utf8(altered).unwrap();
-            assert!(Token::verify(&altered, KEY, NOW).is_err(), "at={at}");
+        for text in [limited().sign(KEY), squashed().sign(KEY)] {
+            assert_eq!(Token::verify(&text, &b"other"[..], NOW), Err(TokenError::Signature));
+            for at in PREFIX.len()..text.len() {
+                let mut altered = text.clone().into_bytes();
+                altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
+                let altered = String::from_utf8(altered).unwrap();
+                assert!(Token::verify(&altered, KEY, NOW).is_err(), "at={at}");
+            }
         }
         for text in ["", "pando2.", "pando2.0", "pando2.zz", "pando3.00"] {
             assert_eq!(Token::verify(text, KEY, NOW), Err(TokenError::Malformed));

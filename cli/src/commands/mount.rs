@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use bench::Delayed;
 use client::Tasks;
 use tokio::task::LocalSet;
+use wire::Squash;
 
 use crate::{
     connect::{self, Servers, TokenArgs},
@@ -129,12 +130,16 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let log = MountLog::open(args.log.as_deref(), &mountpoint, args.daemon)?;
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config = connect::config(args.servers.0.clone(), args.token.read()?, &purpose);
-    config.kernel_checks = true;
+    let ids = connect::ids(&config.token);
+    // The servers look at each caller of a token that squashes or maps.
+    config.kernel_checks = ids.is_none();
     config.dial = Arc::new(Delayed::new(config.dial, args.rtt));
     let only = connect::only_user(&config.token);
     // The name is as given: by it mount(8) finds an existing mount, and umount(8) the mount to end.
     let fsname = args.servers.0.join(",");
-    let options = args.options.on_top_of(mount::Options { fsname, ..mount::Options::default() })?;
+    let kernel_checks = ids.is_none_or(|ids| ids.squash != Squash::All);
+    let options = mount::Options { fsname, kernel_checks, ..mount::Options::default() };
+    let options = args.options.on_top_of(options)?;
     config.access_times = options.access_times;
     let turns = mounting::turns(&options);
     config.tasks = if turns.are_taken() { Tasks::InTurns(turns.clone()) } else { Tasks::Local };

@@ -16,6 +16,7 @@ use meta::Word;
 use wire::{Join, Joined};
 
 use crate::{
+    audit::AuditArgs,
     certificates,
     connect::{self, Credentials, Servers, TlsArgs},
     data::{self, Joining, Kept, KeptAddress, KeptBackup},
@@ -151,6 +152,8 @@ pub(crate) struct ServeArgs {
     backup: BackupArgs,
     #[command(flatten)]
     encryption: EncryptionArgs,
+    #[command(flatten)]
+    audit: AuditArgs,
     #[command(flatten)]
     compared: Compared,
     #[command(flatten)]
@@ -427,6 +430,7 @@ impl ServeArgs {
                 Durability::Relaxed => meta::Durability::Relaxed,
                 Durability::Strict => meta::Durability::Strict,
             },
+            audit: self.audit.options(),
             commit_interval: self.commit_interval,
             lease: self.lease,
             reserve: self.reserve,

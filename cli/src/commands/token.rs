@@ -1,5 +1,6 @@
 //! `pando token`: sign what others may do, read what a token says, and take tokens back.
 
+mod ids;
 mod list;
 mod revoke;
 
@@ -67,8 +68,12 @@ struct Create {
     #[arg(long)]
     ro: bool,
     /// Allow reading status pages and metrics from other machines, and nothing else.
-    #[arg(long, conflicts_with_all = ["path", "uid", "gid", "ro"])]
+    #[arg(
+        long, conflicts_with_all = ["path", "uid", "gid", "ro", "squash", "map_uid", "map_gid"]
+    )]
     pages: bool,
+    #[command(flatten)]
+    ids: ids::IdArgs,
     /// Expire after this time, such as 30d or 12h [default: never].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires: Option<Duration>,
@@ -96,7 +101,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 impl Create {
     fn run(self) -> anyhow::Result<ExitCode> {
-        let token = self.unsigned();
+        let token = self.unsigned()?;
         let text = match (self.server, &self.data) {
             (None, Some(data)) => {
                 let (key, secret) = data::newest_key(data)?;
@@ -121,12 +126,12 @@ impl Create {
     }
 
     /// The token that was asked for; a key is still to be given.
-    fn unsigned(&self) -> Token {
+    fn unsigned(&self) -> anyhow::Result<Token> {
         let gids = match (self.uid, self.gid.as_slice()) {
             (Some(uid), []) => vec![uid],
             (_, gids) => gids.to_vec(),
         };
-        Token {
+        Ok(Token {
             id: data::token_id(),
             scope: if self.pages { Scope::Pages } else { Scope::Files },
             path: self.path.clone(),
@@ -134,8 +139,9 @@ impl Create {
             gids,
             read_only: self.ro,
             expires: self.expires.map(|after| end(SystemClock.now(), after)),
+            ids: self.ids.mapping()?,
             ..Token::administrator()
-        }
+        })
     }
 }
 
@@ -172,6 +178,8 @@ struct Shown {
     uid: Option<u32>,
     gids: Vec<u32>,
     read_only: bool,
+    /// How ids are squashed and mapped; `None`: neither.
+    ids: Option<ids::ShownIds>,
     /// Seconds since the Unix epoch.
     expires: Option<i64>,
     expired: bool,
@@ -216,6 +224,7 @@ fn decode(file: &Path) -> anyhow::Result<Shown> {
         uid: token.uid,
         gids: token.gids,
         read_only: token.read_only,
+        ids: token.ids.as_ref().map(ids::ShownIds::of),
         expires: token.expires.map(|time| time.sec),
     })
 }
@@ -234,7 +243,7 @@ impl Shown {
         );
         let none = || "none".to_owned();
         let authority = self.authority.clone();
-        output::rows(&[
+        let mut rows = vec![
             ("id", self.id.clone().unwrap_or_else(none)),
             ("key", self.key.to_string()),
             ("for", if self.scope == "pages" { "status pages" } else { "files" }.to_owned()),
@@ -244,7 +253,9 @@ impl Shown {
             ("changes", if self.read_only { "refused" } else { "allowed" }.to_owned()),
             ("ends", end),
             ("authority", authority.unwrap_or_else(|| "none: good without TLS only".to_owned())),
-        ])
+        ];
+        rows.extend(self.ids.iter().flat_map(ids::ShownIds::rows));
+        output::rows(&rows)
     }
 }
 

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "all of this is tests")]
 
 mod again;
+mod audit;
 mod backups;
 mod bench;
 mod c;
@@ -40,6 +41,7 @@ mod s3_gateway;
 mod s3_sdk;
 mod serve;
 mod settings;
+mod squash;
 mod standby;
 mod tls;
 mod tokens;

@@ -112,7 +112,8 @@ fn the_documents_and_the_dashboard_name_the_metrics_there_are() {
     let data = Data { folder: folder() };
     let (place, contents) = (data.folder.path().join("store"), data.folder.path().join("contents"));
     succeed(&["format", "--data", text(&data.path()), "--blocks", text(&contents)]);
-    let server = data.serve(&["--journal", text(&place)]);
+    let audit = data.folder.path().join("audit");
+    let server = data.serve(&["--journal", text(&place), "--audit", text(&audit)]);
     work(&data, &server);
     let mut metrics = body(&server, "/metrics");
     // The first base is made beside the work.

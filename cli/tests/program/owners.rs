@@ -115,7 +115,8 @@ fn a_users_limit_holds_on_all_servers_together() {
     assert_eq!(fs::read_dir(&home).unwrap().count(), 100);
     let told = lines(&address, &token, &["--users"]);
     assert_eq!(line(&told, "user", USER)["entries"], 101);
-    assert!(as_user(&home, "rmdir 0-1 && mkdir again").status.success());
+    let again = as_user(&home, "rmdir 0-1 && mkdir again");
+    assert!(again.status.success(), "{}", stderr(&again));
     succeed(&["fsck", &address, "--token", text(&token)]);
     unmount(&others.0);
     assert_eq!(running.stop(), Some(0));

@@ -176,7 +176,8 @@ fn a_token_shows_what_it_says() {
     assert!(authority.as_str().is_some_and(|authority| authority.len() == 64), "{authority}");
     let expected = serde_json::json!({
         "id": null, "key": 0, "scope": "files", "authority": null,
-        "path": "/a/b", "uid": 5, "gids": [6, 7], "read_only": true, "expires": null, "expired": false
+        "path": "/a/b", "uid": 5, "gids": [6, 7], "read_only": true, "ids": null, "expires": null,
+        "expired": false
     });
     assert_eq!(shown, expected);
 }

@@ -466,6 +466,12 @@ fn weakest(site: &Site) -> Vec<(PathBuf, Cred, bool)> {
         (site.token(&[&of_user[..], &["--ro"]].concat()), user.clone(), true),
         (site.token(&of_user), user, false),
         (site.token(&["--path", "/in"]), Cred::ROOT, false),
+        (site.token(&["--path", "/in", "--squash", "all"]), Cred::ROOT, false),
+        (
+            site.token(&["--path", "/in", "--map-uid", "0:7:2000", "--map-gid", "0:7:2000"]),
+            Cred::ROOT,
+            false,
+        ),
     ]
 }
 

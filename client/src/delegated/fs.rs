@@ -152,8 +152,9 @@ impl FileSystem for Delegating {
     ) -> Result<Made> {
         let (held, mut presence) = self.enter(dir, true).await;
         let Some(held) = held else {
-            let made = self.server().create(cred, dir, name, new, exclusive, open);
-            let mut made = presence.ask(made).await?;
+            let create =
+                async || self.server().create(cred, dir, name, new.clone(), exclusive, open).await;
+            let mut made = presence.ask(self.ask_for_room(create)).await?;
             self.show_held(&mut made.entry).await;
             return Ok(made);
         };
@@ -172,8 +173,9 @@ impl FileSystem for Delegating {
         let _claim = self.claim(&[(Some(&held), name)]).await;
         // Given up, the operation leaves before others may have its names.
         let mut presence = presence;
-        let made = self.server().create(cred, dir, name, new, exclusive, open);
-        let made = presence.ask(made).await?;
+        let create =
+            async || self.server().create(cred, dir, name, new.clone(), exclusive, open).await;
+        let made = presence.ask(self.ask_for_room(create)).await?;
         if !made.existed {
             let attr = made.entry.attr;
             let local = Local { is_plain: true, ..Local::of_server(attr, None) };
@@ -207,8 +209,11 @@ impl FileSystem for Delegating {
         let stand = if wish.is_some() { Stand::on(Held::WISH) } else { Stand::NONE };
         let lease = Lease::begins(self.now());
         let request = Request::Mkdir(Mkdir { dir: *dir, name: name.clone(), mode });
-        let done = presence.ask(self.core.call(cred, dir.home, request, stand)).await;
-        let done = done.map_err(Failure::by_handle)?;
+        let mkdir = async || {
+            let done = self.core.call(cred, dir.home, request.clone(), stand.clone()).await;
+            done.map_err(Failure::by_handle)
+        };
+        let done = presence.ask(self.ask_for_room(mkdir)).await?;
         let Reply::Entry(mut entry) = done.reply else { return Err(unexpected()) };
         if let (Some(made), Some(grant)) = (entry.dir, done.grant) {
             let Grant { lease_ms, .. } = grant;
@@ -254,7 +259,8 @@ impl FileSystem for Delegating {
         let _claim = self.claim(&[(held.as_ref(), name)]).await;
         // Given up, the operation leaves before others may have its names.
         let mut presence = presence;
-        let entry = presence.ask(self.server().symlink(cred, dir, name, target.clone())).await?;
+        let symlink = async || self.server().symlink(cred, dir, name, target.clone()).await;
+        let entry = presence.ask(self.ask_for_room(symlink)).await?;
         if let Some(held) = &held {
             let local = Local { is_plain: true, ..Local::of_server(entry.attr, Some(target)) };
             self.put(held, name, Item::File(Box::new(local)));

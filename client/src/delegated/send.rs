@@ -270,6 +270,18 @@ impl Delegating {
         }
     }
 
+    /// Asks a server for something that takes room. What was removed here and not sent yet has its
+    /// room still: if there is none, that is sent first, and it is asked once more.
+    pub(super) async fn ask_for_room<T>(&self, ask: impl AsyncFn() -> Result<T>) -> Result<T> {
+        match ask().await {
+            Err(Error::Fs(FsError::QuotaExceeded)) if !self.unsent().is_empty() => {
+                self.settle_all().await;
+                ask().await
+            }
+            asked => asked,
+        }
+    }
+
     async fn send(&self, held: &Arc<HeldDir>, op: &Op) {
         let sent = match &op.what {
             What::Update(ino) => self.update(held, &op.name, *ino).await,

@@ -13,6 +13,7 @@ use wire::{Answer, ReplyHeader, Retry};
 
 use super::{Core, Inner, OpenGroup, Work};
 use crate::{
+    audit,
     bugs::Bug,
     driver::{self, Outcome},
     error::Fault,
@@ -76,6 +77,7 @@ impl Inner {
         let run = &mut *self.run.borrow_mut();
         run.now = self.shared.clock.now();
         run.lap = began;
+        run.group.audit.now = run.now;
         for work in work.drain(..) {
             match work {
                 Work::Request(incoming) => {
@@ -123,6 +125,12 @@ impl Inner {
     ) {
         Counters::add(&self.shared.counters.requests);
         incoming.waits = None;
+        if let Err(error) = incoming.take_in_ids() {
+            self.enter(run);
+            run.touch(&incoming.connection);
+            let verdict = driver::refuse_ids(&self.shared, &incoming, error);
+            return self.note(run, &incoming, verdict);
+        }
         loop {
             self.enter(run);
             run.touch(&incoming.connection);
@@ -298,6 +306,7 @@ impl Inner {
 
     /// Notes a request that was executed.
     fn note(&self, run: &mut OpenGroup, incoming: &Incoming, verdict: Verdict) {
+        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict);
         let ended = self.shared.observed.now();
         run.notes.push(Note {
             kind: incoming.request.tag(),
@@ -310,6 +319,13 @@ impl Inner {
             ended,
         });
         run.lap = ended;
+    }
+
+    /// Tells the audit log of a request that a task has answered.
+    pub(crate) fn audit(&self, incoming: &Incoming, verdict: Verdict) {
+        let run = &mut *self.run.borrow_mut();
+        run.group.audit.now = self.shared.clock.now();
+        audit::note::verdict(&self.shared, &mut run.group, incoming, verdict);
     }
 
     /// Runs an operation that needs other servers, or commits it.

@@ -13,6 +13,7 @@ use base::{Attr, FileKind, FsError, Time, limits::HELD_CHANGES_MAX};
 use wire::{Applied, Apply, Held, HeldChange, HeldReply, HeldRequest, NodeRef, Request, Setattr};
 
 use crate::{
+    audit,
     error::{Fault, Result},
     feed,
     incoming::Incoming,
@@ -82,6 +83,7 @@ fn one(
     if shared.feed.is_on() {
         feed::events::of_request(&mut txn, &alone(request));
     }
+    audit::note::held_change(&mut txn, incoming, change, &reply);
     let told = txn.take_noted();
     txn.commit();
     Ok((reply, told))

@@ -166,6 +166,9 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     if let Some(journal) = &shared.options.journal {
         gauges.extend(journal.gauges().into_iter().map(|(name, value)| (name.to_owned(), value)));
     }
+    if let Some(audit) = &shared.options.audit {
+        gauges.extend(audit.gauges().into_iter().map(|(name, value)| (name.to_owned(), value)));
+    }
     // Only the coordinator knows how many servers it has heard of.
     if let Some(heard) = coordinator::heard(shared) {
         gauges.push(("servers_heard".to_owned(), u64::from(heard)));

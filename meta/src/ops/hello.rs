@@ -10,6 +10,7 @@ use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, TokenError
 
 use super::lookup;
 use crate::{
+    audit,
     error::{Fault, Result},
     format::root_content,
     millis::millis,
@@ -41,6 +42,10 @@ pub(crate) fn run(
     let token = verify(shared, connection, hello, now)?;
     if !token.opens_sessions() {
         return Err(Fault::Refused("this token is for status pages, not for files".into()));
+    }
+    if !connection.may_join(token.ids.as_ref()) {
+        let other = "the connection has a session with other ids: open another connection";
+        return Err(Fault::Refused(other.to_owned()));
     }
     if hello.resume.is_none() {
         may_begin(shared, &token)?;
@@ -159,7 +164,10 @@ pub(crate) fn run(
         read_only = token.read_only,
         "session {what}"
     );
-    connection.join(session);
+    if shared.options.audit.is_some() {
+        connection.is_audited_as(audit::note::session_of(&session, &token, connection));
+    }
+    connection.join(session, token.ids);
     Ok(Reply::Welcome(welcome))
 }
 

@@ -10,6 +10,7 @@ mod dump;
 mod ends;
 mod held;
 mod huge;
+mod ids;
 mod keys;
 mod link;
 mod locks;

@@ -1,14 +1,16 @@
 //! One connection, as a core sees it: whose it is, and the replies that wait to be sent.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell},
+    net::SocketAddr,
     rc::Rc,
     sync::Arc,
 };
 
-use base::{Encode as _, FsError, SessionId};
+use base::{Decode as _, Encode as _, FsError, SessionId};
+use bytes::Bytes;
 use tokio::sync::Notify;
-use wire::{Answer, Binding, ReplyHeader, frame};
+use wire::{Answer, Binding, IdMapping, ReplyHeader, frame};
 
 use crate::session::Session;
 
@@ -24,6 +26,10 @@ pub(crate) const WAITING_MAX: usize = 8192;
 /// One connection, as the core sees it.
 pub(crate) struct Connection {
     session: RefCell<Option<Arc<Session>>>,
+    /// How ids of the session become those of the file system; `None`: they are the same.
+    ids: RefCell<Option<Rc<IdMapping>>>,
+    /// The session as lines of the audit log name it; empty without a log.
+    audited: RefCell<Vec<u8>>,
     /// The server at the other end; `None` for a client.
     peer: Cell<Option<Peer>>,
     /// The number that a dialling server must prove itself with, once.
@@ -57,14 +63,17 @@ pub(crate) struct Peer {
 pub(super) enum Origin {
     /// From a client in this process, which stores blocks itself.
     Near,
-    /// Over the network; with the connection's own value where it is encrypted.
-    Network(Option<Binding>),
+    /// Over the network, with the address of the other end where that is known, and the
+    /// connection's own value where it is encrypted.
+    Network(Option<SocketAddr>, Option<Binding>),
 }
 
 impl Connection {
     pub(super) fn new(core: usize, origin: Origin) -> Connection {
         Connection {
             session: RefCell::default(),
+            ids: RefCell::default(),
+            audited: RefCell::default(),
             peer: Cell::new(None),
             challenge: Cell::new(None),
             out: RefCell::default(),
@@ -93,8 +102,26 @@ impl Connection {
     pub(crate) fn binding(&self) -> Option<Binding> {
         match self.origin {
             Origin::Near => None,
-            Origin::Network(binding) => binding,
+            Origin::Network(_, binding) => binding,
         }
+    }
+
+    /// The address of the other end, if it is known.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self.origin {
+            Origin::Near => None,
+            Origin::Network(address, _) => address,
+        }
+    }
+
+    /// The session as lines of the audit log name it.
+    pub(crate) fn audited(&self) -> Ref<'_, Vec<u8>> {
+        self.audited.borrow()
+    }
+
+    /// Sets what lines of the audit log say of the session.
+    pub(crate) fn is_audited_as(&self, session: Vec<u8>) {
+        self.audited.replace(session);
     }
 
     /// The session that the connection introduced itself with.
@@ -148,9 +175,21 @@ impl Connection {
         self.session.borrow().as_ref().map_or(SessionId(0), |session| session.id)
     }
 
-    /// Makes the connection belong to `session` from now on.
-    pub(crate) fn join(&self, session: Arc<Session>) {
+    /// How ids of the session become those of the file system; `None`: they are the same.
+    pub(crate) fn ids(&self) -> Option<Rc<IdMapping>> {
+        self.ids.borrow().clone()
+    }
+
+    /// Whether a session with these ids may join the connection. All sessions of one connection
+    /// have the same: answers to the one before may still be on their way.
+    pub(crate) fn may_join(&self, ids: Option<&IdMapping>) -> bool {
+        self.session.borrow().is_none() || self.ids.borrow().as_deref() == ids
+    }
+
+    /// Makes the connection belong to `session`, which has these ids, from now on.
+    pub(crate) fn join(&self, session: Arc<Session>, ids: Option<IdMapping>) {
         session.count_connection(true);
+        self.ids.replace(ids.map(Rc::new));
         if let Some(before) = self.session.replace(Some(session)) {
             before.count_connection(false);
         }
@@ -159,12 +198,25 @@ impl Connection {
     /// Appends a reply to the buffer; it leaves with [`Connection::send`]. The header's version
     /// must have been read before everything that the answer says: a client believes that nothing
     /// changed up to it.
+    ///
+    /// Answers to a session whose ids are mapped are mapped here, and nowhere else.
     pub(crate) fn reply(&self, header: ReplyHeader, answer: &Answer) {
-        self.put(header, |out| answer.encode(out));
+        match &*self.ids.borrow() {
+            Some(ids) if ids.maps() => {
+                let mut shown = answer.clone();
+                ids.show(&mut shown);
+                self.put(header, |out| shown.encode(out));
+            }
+            Some(_) | None => self.put(header, |out| answer.encode(out)),
+        }
     }
 
     /// Like [`Connection::reply`], for an answer that is encoded already.
     pub(crate) fn reply_encoded(&self, header: ReplyHeader, answer: &[u8]) {
+        if self.ids.borrow().as_ref().is_some_and(|ids| ids.maps()) {
+            let answer = Answer::from_bytes(&Bytes::copy_from_slice(answer));
+            return self.reply(header, &answer.unwrap_or(Answer::Failed(FsError::Io)));
+        }
         self.put(header, |out| out.extend_from_slice(answer));
     }
 

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use crate::{cluster::ClusterOptions, handoff::source::Scan, space_guard::FreeBytes};
+use crate::{
+    audit::AuditQueue, cluster::ClusterOptions, handoff::source::Scan, space_guard::FreeBytes,
+};
 
 /// The moment at which an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +87,12 @@ pub trait Backup: Beside {
     fn hold(&self) -> Hold;
 }
 
+/// The audit log of a server, which its process writes.
+pub trait Audit: Beside {
+    /// The queue from which the process takes the lines.
+    fn queue(&self) -> &Arc<AuditQueue>;
+}
+
 /// Blocks that nothing names any more and that must stay all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
@@ -128,6 +136,8 @@ pub struct ServerOptions {
     pub backup: Option<Arc<dyn Backup>>,
     /// The journal; `None`: there is none.
     pub journal: Option<Arc<dyn Journal>>,
+    /// The audit log; `None`: there is none.
+    pub audit: Option<Arc<dyn Audit>>,
 }
 
 impl ServerOptions {
@@ -148,6 +158,7 @@ impl ServerOptions {
             cluster: None,
             backup: None,
             journal: None,
+            audit: None,
         }
     }
 

@@ -35,6 +35,7 @@ impl Shared {
         }
         problems.extend(self.options.backup.as_ref().and_then(|backup| backup.problem()));
         problems.extend(self.options.journal.as_ref().and_then(|journal| journal.problem()));
+        problems.extend(self.options.audit.as_ref().and_then(|audit| audit.problem()));
         let time = |of: fn(&Cluster) -> Duration| cluster.map_or(0, |cluster| millis(of(cluster)));
         let coordinator = cluster.filter(|it| !it.coordinates()).and_then(|it| it.address(0));
         wire::Standing {

@@ -35,7 +35,7 @@ use crate::{
     driver,
     error::{Fault, Result},
     incoming::Incoming,
-    observe::{Laps, Part},
+    observe::{Laps, Part, Verdict},
     peer::Unanswered,
     record::Key,
     server::{Counters, Shared},
@@ -187,7 +187,9 @@ impl Initiator<'_> {
             let ended = match looked {
                 Ok(looked) if !incoming.request.mutates() => {
                     self.shared.until_told().await;
-                    self.reply(&Answer::Done(*looked.done?));
+                    let answer = Answer::Done(*looked.done?);
+                    self.core.inner.audit(incoming, Verdict::Done);
+                    self.reply(&answer);
                     return Ok(());
                 }
                 Ok(looked) => {
@@ -502,7 +504,9 @@ impl Initiator<'_> {
         if asked.incoming.request.mutates() {
             driver::remember_refusal(&asked.session, asked.incoming.header.seq, &fault);
         }
-        self.reply(&fault.answer(self.shared));
+        let answer = fault.answer(self.shared);
+        self.core.inner.audit(&asked.incoming, Verdict::of(&answer));
+        self.reply(&answer);
     }
 }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use wire::{Answer, ReplyHeader};
 
 use crate::{
+    audit,
     changes::{Changes, Found},
     error::Result,
     lock::{LockId, LockTable},
@@ -39,6 +40,8 @@ pub(crate) struct CommitGroup {
     /// Sessions with requests in the group: none of them ends before it is written.
     sessions: Vec<Arc<Session>>,
     pub(crate) after: After,
+    /// Memory of the core for lines of the audit log.
+    pub(crate) audit: audit::Memory,
 }
 
 /// A change of names that come one after the other, and that nobody reads before the group is
@@ -130,6 +133,7 @@ impl CommitGroup {
             is_alone: false,
             sessions: Vec::new(),
             after: After::default(),
+            audit: audit::Memory::default(),
         }
     }
 

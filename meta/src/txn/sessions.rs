@@ -4,7 +4,7 @@ use base::SessionId;
 use wire::TokenError;
 
 use super::Txn;
-use crate::{error::Result, record::key, server::Counters, session::in_use::InUse};
+use crate::{audit, error::Result, record::key, server::Counters, session::in_use::InUse};
 
 /// Ends a session whose lease has run out or whose token is good no more. A session that was heard of
 /// since, or has renewed its token, goes on.
@@ -13,8 +13,11 @@ pub(crate) fn expire_session(txn: &mut Txn<'_>, session: SessionId) -> Result<()
     match txn.shared.session(session) {
         Some(found) if found.begin_end_if_over(lease, txn.now, &txn.shared.keys) => {
             let token_ended = found.token_ended(txn.now, &txn.shared.keys);
+            let token = found.token();
             forget_session(txn, session)?;
             let client = &found.client;
+            let why = token_ended.map_or_else(|| "silent".to_owned(), |why| why.to_string());
+            audit::note::ended(txn, (&found, token.as_ref()), &why);
             if let Some(TokenError::Expired) = token_ended {
                 tracing::warn!(%session, client, "session ended: its token has expired");
             } else if let Some(reason) = token_ended {

@@ -37,6 +37,7 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     pub(crate) offload: Offload,
     pub(crate) backup: Option<Arc<dyn crate::Backup>>,
+    pub(crate) audit: Option<Arc<dyn crate::Audit>>,
 }
 
 impl Default for Setup {
@@ -51,6 +52,7 @@ impl Default for Setup {
             limits: Limits::default(),
             offload: Offload::Inline,
             backup: None,
+            audit: None,
         }
     }
 }
@@ -282,6 +284,7 @@ fn open(
         limits: setup.limits.clone(),
         offload: setup.offload.clone(),
         backup: setup.backup.clone(),
+        audit: setup.audit.clone(),
         ..ServerOptions::simulated("memory:1")
     };
     Server::open(engine.clone(), blocks.clone(), options, clock.clone(), random.clone()).unwrap()
