@@ -374,8 +374,12 @@ fn rename_if_there(from: &Path, to: &Path) -> io::Result<()> {
 fn append_to(path: &Path) -> io::Result<(File, u64)> {
     let mut file =
         OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    // A pipe that nobody reads would hold up the end of the server.
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let mut bytes = file.metadata()?.len();
-    if bytes > 0 && file.metadata()?.is_file() {
+    if bytes > 0 {
         let mut last = [0];
         file.seek(SeekFrom::End(-1))?;
         file.read_exact(&mut last)?;

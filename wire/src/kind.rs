@@ -162,7 +162,7 @@ impl Request {
     /// server: whose they are and by which map they were sent does not matter.
     #[must_use]
     pub fn acts(&self) -> bool {
-        self.kind().about.is_some() || matches!(self, Request::Speculate(_))
+        self.kind().about.is_some() || matches!(self, Request::Speculate(_) | Request::Accounts(_))
     }
 }
 

@@ -6,8 +6,9 @@ use base::{DirId, HashMap, Ino};
 
 use super::Text;
 
-/// Most directories that a core remembers.
+/// Most directories that a core remembers, and most bytes of their fields.
 const DIRS_MAX: usize = 4096;
+const BYTES_MAX: usize = 4 << 20;
 
 /// A directory as lines name it.
 pub(super) struct Dir {
@@ -35,13 +36,15 @@ impl Dir {
 pub(super) struct Dirs {
     version: u64,
     known: HashMap<DirId, Rc<Dir>>,
+    bytes: usize,
 }
 
 impl Dirs {
     /// A directory that is remembered.
     pub(super) fn find(&mut self, version: u64, id: DirId, ino: Ino) -> Option<Rc<Dir>> {
-        if self.version != version || self.known.len() >= DIRS_MAX {
+        if self.version != version || self.known.len() >= DIRS_MAX || self.bytes >= BYTES_MAX {
             self.known.clear();
+            self.bytes = 0;
             self.version = version;
         }
         self.known.get(&id).filter(|dir| dir.ino == ino).cloned()
@@ -49,6 +52,7 @@ impl Dirs {
 
     /// Remembers a directory, of the version that was asked for last.
     pub(super) fn insert(&mut self, id: DirId, dir: Rc<Dir>) {
+        self.bytes += dir.fields.len();
         self.known.insert(id, dir);
     }
 }

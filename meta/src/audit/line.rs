@@ -126,15 +126,15 @@ fn escape(out: &mut Vec<u8>, text: &str) {
     if text.as_bytes().iter().all(is_plain) {
         return out.extend_from_slice(text.as_bytes());
     }
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend([b'\\', byte]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            0..0x20 | 0x7f => {
-                out.extend_from_slice(b"\\u00");
-                hex(out, &[byte]);
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend_from_slice(format!("\\{letter}").as_bytes()),
+            '\n' => out.extend_from_slice(b"\\n"),
+            // What a terminal would obey, and what turns the direction of text.
+            '\0'..' ' | '\x7f'..'\u{a0}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes());
             }
-            _ => out.push(byte),
+            _ => out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
 }

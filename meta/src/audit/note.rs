@@ -158,6 +158,7 @@ pub(crate) fn held_change(
                 named(text, &req.file.dir, Some(&req.file.name), &paths);
                 ino(text, req.file.ino);
                 text.number("size", attr.size);
+                req.set.iter().for_each(|set| attributes(text, set));
             }
             HeldRequest::Setattr(req) => {
                 node(text, &req.node, &paths);
@@ -350,7 +351,10 @@ fn describe(text: &mut Text<'_>, request: &Request, paths: &Paths) {
             node(text, &req.node, paths);
             attributes(text, &req.set);
         }
-        Request::Write(req) => file(text, &req.file, paths),
+        Request::Write(req) => {
+            file(text, &req.file, paths);
+            req.set.iter().for_each(|set| attributes(text, set));
+        }
         Request::Allocate(req) => file(text, &req.file, paths),
         Request::BlockMap(req) => file(text, &req.file, paths),
         Request::Seek(req) => file(text, &req.file, paths),

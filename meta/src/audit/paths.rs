@@ -1,8 +1,9 @@
 //! How the path of a directory is found that a line of the audit log names.
 //!
 //! A path is climbed once, from records of this server, and remembered until any directory is moved
-//! anywhere. Of a directory that is on the way up and another server's, nothing is known: then the
-//! line has no path.
+//! anywhere. Of a directory that is on the way up and another server's, or part of a transaction that
+//! has not ended, nothing is known: then the line has no path. That is not remembered, as a request
+//! may name a directory wrongly.
 
 use std::rc::Rc;
 
@@ -14,6 +15,8 @@ use crate::{paths::Steps, txn::Txn};
 
 /// Most directories of a path; longer ones are not told.
 const STEPS_MAX: u32 = 128;
+/// Most bytes of a path; longer ones are not told.
+const PATH_BYTES_MAX: usize = 4096;
 
 /// A directory as a line names it.
 ///
@@ -26,7 +29,7 @@ pub(super) fn find(txn: &mut Txn<'_>, dir: &DirRef) -> Rc<Dir> {
         return found;
     }
     let found = Rc::new(Dir::new(dir.ino, climb(txn, dir)));
-    if is_kept {
+    if is_kept && found.path.is_some() {
         txn.audit_memory().dirs.insert(dir.id, Rc::clone(&found));
     }
     found
@@ -54,5 +57,5 @@ fn climb(txn: &Txn<'_>, dir: &DirRef) -> Option<Vec<u8>> {
         path.push(b'/');
         path.extend_from_slice(name.as_bytes());
     }
-    Some(path)
+    (path.len() <= PATH_BYTES_MAX).then_some(path)
 }

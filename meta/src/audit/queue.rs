@@ -161,7 +161,7 @@ impl AuditQueue {
         }
         let mut shelf = self.shelves[core.min(self.shelves.len() - 1)].lock();
         let (before, after) = (shelf.lines.text.len(), shelf.lines.text.len() + lines.text.len());
-        if after > SHELF_BYTES_MAX && before > 0 {
+        if after > SHELF_BYTES_MAX {
             shelf.lost += lines.count;
             self.lost.fetch_add(lines.count, Ordering::Relaxed);
             return;

@@ -29,6 +29,10 @@ pub(crate) fn list(txn: &Txn<'_>, req: Accounts) -> Result<Vec<AccountUse>> {
     if txn.caller.standing.within.is_some() && !bound {
         return Ok(Vec::new());
     }
+    // All that others may see is on the first page, and the ids that they know may be others.
+    if !all && req.after.0 > 0 {
+        return Ok(Vec::new());
+    }
     let cred = txn.caller.cred;
     let may_see = |id: QuotaId| match id.account() {
         _ if all => true,

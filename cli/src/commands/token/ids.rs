@@ -63,6 +63,7 @@ impl IdArgs {
             gids: self.map_gid.clone(),
         };
         if squash != Squash::Nobody || ids.maps() {
+            are_nobody(&ids).map_err(failure::usage)?;
             return Ok(Some(ids));
         }
         match self.anon_uid.or(self.anon_gid) {
@@ -72,6 +73,27 @@ impl IdArgs {
             )),
         }
     }
+}
+
+/// Checks that the anonymous user and group are nobody else.
+fn are_nobody(ids: &IdMapping) -> Result<(), String> {
+    for (option, id, map) in
+        [("--anon-uid", ids.anonymous_uid, &ids.uids), ("--anon-gid", ids.anonymous_gid, &ids.gids)]
+    {
+        if id == 0 && ids.squash != Squash::All {
+            return Err(format!("{option} 0 would make everybody root who is nobody here"));
+        }
+        let is_another = map.iter().any(|range| {
+            let at = id.checked_sub(range.outside).filter(|at| *at < range.count);
+            at.is_some_and(|at| range.inside.checked_add(at) != Some(id))
+        });
+        if is_another {
+            return Err(format!(
+                "{id}, as which ids of no range are shown, is in a range: choose another with {option}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that no id stands for two, and no two for one.
