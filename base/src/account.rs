@@ -1,4 +1,4 @@
-//! What usage is charged to: the tree below a directory, a user, or a group.
+//! Accounts, to which usage is charged: the tree below a directory, a user, or a group.
 //!
 //! Each has a number in the space of inode numbers, so that a record, a message and a table name
 //! all three kinds alike. A directory has its own; a user or a group has one of shard 0 that is
@@ -11,7 +11,7 @@ use crate::Ino;
 const USERS: u64 = 0x8000 << 32;
 const GROUPS: u64 = 0x8001 << 32;
 
-/// What usage is charged to.
+/// An account, to which usage is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Account {
     /// All below the directory of this inode, itself among it.

@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// What `server` has charged to each account, see [`base::Account`]: to all of them where the
+    /// The use that `server` has charged to accounts, see [`base::Account`]: to all of them where the
     /// token is an administrator's, otherwise to this client's user and groups. The use of an
     /// account is the sum over all servers.
     ///
@@ -79,7 +79,7 @@ impl Client {
             let Reply::Accounts(page) = self.ask_server(server, request).await? else {
                 return Err(unexpected());
             };
-            // Whatever a server says, this comes to an end.
+            // This comes to an end with any server.
             if page.first().is_none_or(|first| first.account <= after) {
                 return Ok(all);
             }

@@ -41,7 +41,7 @@ impl Conditions {
             return Ok(());
         }
         let mut error = S3Error::from(unchanged);
-        // What the reader has is told it again, as RFC 9110 asks.
+        // A reader is told again what it has, as RFC 9110 asks.
         if *error.code() == S3ErrorCode::NotModified
             && let Ok(etag) = HeaderValue::from_str(&format!("\"{etag}\""))
         {

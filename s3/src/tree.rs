@@ -73,7 +73,7 @@ pub(crate) struct Place {
     pub(crate) bucket: DirRef,
     /// The directory that is to have the name, if it is there.
     pub(crate) parent: Option<DirRef>,
-    /// What has the name.
+    /// The thing that has the name.
     pub(crate) old: Option<Entry>,
 }
 

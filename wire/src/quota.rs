@@ -108,9 +108,9 @@ codec! {
     pub struct AccountUse {
         /// The account, see [`base::Account`].
         pub account: Ino,
-        /// What this server has charged to it.
+        /// The use that this server has charged to it.
         pub used: Amounts,
-        /// Its limits; `None` where it has none, or the server has not heard of them.
+        /// The limits; `None` where it has none, or the server has not heard of them.
         pub limits: Option<AccountLimits>,
         /// Path of a directory, as the coordinator knows it; empty for others.
         pub path: String,

@@ -92,7 +92,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all servers together say. Without one of them the sums would be wrong.
+/// The use that all servers together tell. Without one of them the sums would be wrong.
 async fn everywhere(client: &Client) -> anyhow::Result<Vec<AccountUse>> {
     let mut all = Vec::new();
     for server in 0..client.servers() {

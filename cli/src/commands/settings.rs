@@ -6,6 +6,8 @@ mod rules;
 use std::{ffi::OsString, io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
+use base::Account;
+use client::Client;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
 use serde_json::json;
@@ -109,6 +111,13 @@ fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
     for (key, value) in &numbered {
         set_one(place, key, value)?;
     }
+    if let Place::Served(Served { runtime, client, .. }) = place {
+        for account in numbered.iter().filter_map(|(key, _)| rules::account_of(key)) {
+            while !runtime.block_on(all_have_heard(client, account))? {
+                place.pause(POLL_INTERVAL);
+            }
+        }
+    }
     let bar = bar();
     while let Some(counted) = counting(place)? {
         bar.set_message(format!("counting what is there: {counted} so far"));
@@ -116,6 +125,17 @@ fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+/// Whether all servers know the same limits of a user or a group: those of the first, who has them.
+async fn all_have_heard(client: &Client, account: Account) -> anyhow::Result<bool> {
+    let mut known = Vec::new();
+    for server in 0..client.servers() {
+        let told = Box::pin(client.accounts(server)).await?;
+        let told = told.into_iter().find(|told| told.account == account.number());
+        known.push(told.and_then(|told| told.limits));
+    }
+    Ok(known.windows(2).all(|pair| pair[0] == pair[1]))
 }
 
 /// Says how much is in the trash, and fails if there is anything and the user has not agreed to

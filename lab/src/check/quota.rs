@@ -174,9 +174,28 @@ pub async fn fill(world: &World, client: &Client) -> anyhow::Result<()> {
     }
     let Some(max) = entries_max else { return Ok(()) };
     until_full(max + 1, async |number| client.mkdir(path(number), 0o755).await.map(drop)).await?;
-    let (there, _) = walk(client, &top).await?;
+    let there = match of_user {
+        // Directories in the trash count for the user, too.
+        Some(_) => inodes_of_user(client).await?,
+        None => walk(client, &top).await?.0,
+    };
     ensure!(there == max, "{there} are below {top} when it is full, and {max} may be");
     Ok(())
+}
+
+/// The inodes of the limited user, as all servers together say.
+async fn inodes_of_user(client: &Client) -> anyhow::Result<u64> {
+    let user = Account::User(filled::USER).number();
+    let mut sum = 0;
+    for server in 0..client.servers() {
+        let told = client.accounts(server).await?;
+        sum += told
+            .iter()
+            .filter(|told| told.account == user)
+            .map(|told| told.used.entries)
+            .sum::<i64>();
+    }
+    Ok(u64::try_from(sum)?)
 }
 
 /// Writes one file with as many bytes as there is room for, and checks that one more is refused.

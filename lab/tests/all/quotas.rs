@@ -7,7 +7,7 @@ mod limits;
 
 use std::{ops::ControlFlow, time::Duration};
 
-use base::{FsError, Locality, placement::shard_of};
+use base::{Account, FsError, Ino, Locality, placement::shard_of};
 use client::{Client, Error};
 use lab::{
     check::{
@@ -477,7 +477,10 @@ fn a_wrong_sum_is_found_and_repaired() {
         let mut records = Vec::new();
         host.engine()
             .scan(&[], &[u8::MAX; 16], &mut |key, value| {
-                if key[2] == b'A' && value.len() > 1 {
+                let number = key.get(3..11).map(|ino| u64::from_be_bytes(ino.try_into().unwrap()));
+                let is_root = number
+                    .is_some_and(|ino| matches!(Account::of(Ino(ino)), Account::Directory(_)));
+                if key[2] == b'A' && is_root && value.len() > 1 {
                     records.push((key.to_vec(), value.to_vec()));
                 }
                 ControlFlow::Continue(())

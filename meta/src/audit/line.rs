@@ -130,7 +130,7 @@ fn escape(out: &mut Vec<u8>, text: &str) {
         match letter {
             '"' | '\\' => out.extend_from_slice(format!("\\{letter}").as_bytes()),
             '\n' => out.extend_from_slice(b"\\n"),
-            // What a terminal would obey, and what turns the direction of text.
+            // Letters that a terminal would obey, and those that turn the direction of text.
             '\0'..' ' | '\x7f'..'\u{a0}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
                 out.extend_from_slice(format!("\\u{:04x}", u32::from(letter)).as_bytes());
             }

@@ -59,7 +59,7 @@ pub(super) fn is_simple(txn: &Txn<'_>, dir: &Dir) -> Result<bool> {
         && !txn.is_remote())
 }
 
-/// What is charged with that which the caller makes in a directory.
+/// The accounts to which things are charged that the caller makes in a directory.
 fn made_in(txn: &Txn<'_>, dir: &Dir) -> Accounts {
     let owner = dir.content.owner_of_new(txn.caller.cred);
     Accounts { quota: dir.content.quota, owner: Some(owner) }

@@ -175,7 +175,7 @@ async fn found(world: &mut World, words: &[&str], damage: impl Fn(&Damage<'_>, &
         let found = found.unwrap_or_else(|| panic!("{words:?} is not among {findings:#?}"));
         findings.remove(found);
     }
-    // What cannot be read any more counts for nobody.
+    // Records that cannot be read any more count for nobody.
     findings.retain(|finding| !finding.contains("quota of user") && !finding.contains("of group"));
     assert_eq!(findings, [""; 0], "beside {words:?}");
     tree

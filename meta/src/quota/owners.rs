@@ -1,4 +1,4 @@
-//! What users and groups use: counted from the beginning, so that who looks finds it at once and a
+//! Use of users and groups: counted from the beginning, so that who looks finds it at once and a
 //! limit needs no walk.
 //!
 //! A data directory of before on-disk version 18 has no such counts. Its records are counted once,
@@ -32,7 +32,7 @@ pub(crate) fn note() -> Key {
     key::usage(superuser(), UsagePart::Core(0))
 }
 
-/// What a record is charged to, and how much: an inode or a directory. Other records, and partitions
+/// The accounts and the amount that a record is charged: an inode or a directory. Others, and shares
 /// of a directory beside the first, are charged to nothing.
 ///
 /// # Errors

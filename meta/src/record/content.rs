@@ -74,7 +74,7 @@ impl Content {
         (cred.uid, if inherits { self.gid } else { cred.gid })
     }
 
-    /// What the directory is charged to.
+    /// The accounts to which the directory is charged.
     pub(crate) fn accounts(&self) -> Accounts {
         Accounts { quota: self.quota, owner: Some((self.uid, self.gid)) }
     }

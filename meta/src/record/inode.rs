@@ -165,13 +165,13 @@ codec! {
 }
 
 impl Inode {
-    /// What the inode is charged to. In the trash it counts for nobody.
+    /// The accounts to which the inode is charged. In the trash it counts for nobody.
     pub(crate) fn accounts(&self) -> Accounts {
         let owner = (!self.in_trash.0).then_some((self.uid, self.gid));
         Accounts { quota: self.quota, owner }
     }
 
-    /// What is charged to them.
+    /// The amount that is charged to them.
     pub(crate) fn usage(&self) -> Usage {
         Usage::of(1, self.attr().allocated)
     }

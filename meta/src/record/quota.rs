@@ -4,8 +4,8 @@ use base::{Account, Decode, DecodeError, DirId, Encode, Ino, Reader, codec};
 
 use super::Record;
 
-/// What an inode or a directory is charged to: an accounting root, by the inode number of that
-/// directory, or the account of a user or a group, by a number that no inode has.
+/// The account that an inode or a directory is charged to: an accounting root, by the inode number
+/// of that directory, or the account of a user or a group, by a number that no inode has.
 ///
 /// Persisted: nothing when there is none, so it stands last in its record, or before fields with
 /// other tags; otherwise a tag and the number. A record without one has the bytes that it had
@@ -25,7 +25,7 @@ impl QuotaId {
         (self != QuotaId::NONE).then_some(self)
     }
 
-    /// What the id stands for.
+    /// The account of this number.
     pub(crate) fn account(self) -> Account {
         Account::of(self.0)
     }
@@ -52,12 +52,12 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Nothing but an accounting root.
+    /// Just an accounting root.
     pub(crate) fn root(quota: QuotaId) -> Accounts {
         Accounts { quota, owner: None }
     }
 
-    /// These and others without what both have.
+    /// Both, without what they have in common.
     pub(crate) fn apart(self, other: Accounts) -> (Accounts, Accounts) {
         let quota = |of: Accounts| if self.quota == other.quota { QuotaId::NONE } else { of.quota };
         let owner = |of: Accounts| of.owner.filter(|_| self.owner != other.owner);

@@ -3,7 +3,10 @@
 //!
 //! The server checks all of it as well, and answers with an errno: what is said here is why.
 
-use base::limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX};
+use base::{
+    Account,
+    limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX},
+};
 
 use super::super::place::Facts;
 use crate::people::Kind;
@@ -143,6 +146,16 @@ pub(super) fn help() -> String {
         text += &format!("{line}\n");
     }
     text + "\nNumbers may end with K, M, G or T (of 1024). `none` takes a setting away."
+}
+
+/// The user or the group that a setting limits, in numbers.
+pub(super) fn account_of(key: &str) -> Option<Account> {
+    let (id, _) = key.strip_prefix("quota.")?.rsplit_once('.')?;
+    match id.split_once('.')? {
+        ("user", uid) => Some(Account::User(uid.parse().ok()?)),
+        ("group", gid) => Some(Account::Group(gid.parse().ok()?)),
+        _ => None,
+    }
 }
 
 /// Whether a setting limits a user or a group.

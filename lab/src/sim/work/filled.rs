@@ -1,5 +1,6 @@
 //! Limits: clients make and remove things below a directory whose inodes and bytes are limited, or as
-//! a user whose are. The limits are never exceeded, whatever happens. In the end the directory can be filled up to them.
+//! a user whose are. The limits are never exceeded, whatever happens. In the end the directory can be
+//! filled up to them.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc};
 
@@ -23,7 +24,7 @@ const FILE_BYTES: usize = 6000;
 /// The user who is limited in every second world.
 pub const USER: u32 = 77;
 
-/// That user.
+/// The identity of [`USER`].
 #[must_use]
 pub fn user() -> Cred {
     Cred { uid: USER, gid: USER, groups: Vec::new() }

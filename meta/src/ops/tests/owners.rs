@@ -1,4 +1,4 @@
-//! What users and groups use, and their limits. After every test a check compares what each account
+//! Use and limits of users and groups. After every test a check compares what each account
 //! was charged with a walk over all records.
 
 use std::ops::ControlFlow;
@@ -76,7 +76,7 @@ fn what_a_user_and_a_group_have_is_counted_from_the_beginning() {
         client.truncate(&large, 100).await.unwrap();
         client.unlink(&own, "s").await.unwrap();
         assert_eq!(used(&mut client, 7, 7).await, [(3, 105); 2]);
-        // What is given away counts for others.
+        // A file that is given away counts for others.
         client.cred = Cred::ROOT;
         give(&mut client, &large, Some(8), None).await.unwrap();
         give(&mut client, &own, None, Some(9)).await.unwrap();
@@ -118,7 +118,7 @@ fn what_exceeds_a_users_or_a_groups_limit_is_refused_and_changes_nothing() {
         assert_eq!(client.write(&file, 1024, &[1]).await.err(), full);
         assert_eq!(client.write_blocks(&file, 0, &[1; 5000]).await.err(), full);
         assert_eq!(used(&mut client, 7, 7).await, [(2, 1024); 2]);
-        // Whoever writes: the file is the user's.
+        // The file is the user's, whoever writes.
         client.cred = Cred::ROOT;
         assert_eq!(client.write(&file, 1024, &[1]).await.err(), full);
         // The superuser may give something away beyond the limit, and nobody else.
@@ -223,7 +223,7 @@ fn everybody_is_told_of_his_own_accounts_and_an_administrator_of_all() {
         assert_eq!((root.account, root.used.entries), (dir.ino, 3));
         assert!(kinds(&all).contains(&Account::User(7)) && kinds(&all).contains(&Account::User(8)));
         let mut other = world.client_with(&Token { uid: Some(7), ..Token::administrator() }).await;
-        other.cred = Cred { groups: vec![8], ..user(7) };
+        other.cred = user(7);
         let own = kinds(&told(&mut other).await);
         assert!(own.contains(&Account::User(7)), "{own:?}");
         assert!(!own.contains(&Account::User(8)) && !own.contains(&Account::Directory(dir.ino)));
@@ -245,7 +245,7 @@ fn files_in_the_trash_count_for_nobody() {
         client.unlink(&dir, "f").await.unwrap();
         assert_eq!(used(&mut client, 7, 7).await, [(1, 0); 2]);
         client.create(&dir, "f").await.unwrap();
-        // What is put back counts again, even where there is no room for it.
+        // A file that is put back counts again, even where there is no room for it.
         client.cred = Cred::ROOT;
         let (hour, called) = super::trash::only_one(&mut client).await;
         client.rename((&hour, &called), (&dir, "back")).await.unwrap();
