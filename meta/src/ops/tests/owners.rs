@@ -222,7 +222,10 @@ fn everybody_is_told_of_his_own_accounts_and_an_administrator_of_all() {
         let root = all.iter().find(|told| told.path == "/d").unwrap();
         assert_eq!((root.account, root.used.entries), (dir.ino, 3));
         assert!(kinds(&all).contains(&Account::User(7)) && kinds(&all).contains(&Account::User(8)));
-        let mut other = world.client_with(&Token { uid: Some(7), ..Token::administrator() }).await;
+        let mut other = {
+            let token = Token { uid: Some(7), gids: vec![7], ..Token::administrator() };
+            world.client_with(&token).await
+        };
         other.cred = user(7);
         let own = kinds(&told(&mut other).await);
         assert!(own.contains(&Account::User(7)), "{own:?}");
