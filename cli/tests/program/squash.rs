@@ -301,7 +301,7 @@ fn a_mount_shows_ids_by_the_map_of_its_token_and_takes_them_so() {
     rustix::fs::setxattr(&file, name, &named(4), flags).unwrap();
     let refused = rustix::fs::setxattr(&file, name, &named(77), flags);
     assert_eq!(refused, Err(rustix::io::Errno::INVAL));
-    let mut shown = vec![0; 100];
+    let mut shown = [0; 100];
     let bytes = rustix::fs::getxattr(&file, name, &mut shown[..]).unwrap();
     assert_eq!(shown[..bytes], named(4));
     assert!(as_user(4, &mount.path("open"), "cat file"));

@@ -152,8 +152,7 @@ impl FileSystem for Delegating {
     ) -> Result<Made> {
         let (held, mut presence) = self.enter(dir, true).await;
         let Some(held) = held else {
-            let create =
-                async || self.server().create(cred, dir, name, new.clone(), exclusive, open).await;
+            let create = async || self.server().create(cred, dir, name, new, exclusive, open).await;
             let mut made = presence.ask(self.ask_for_room(create)).await?;
             self.show_held(&mut made.entry).await;
             return Ok(made);
@@ -173,8 +172,7 @@ impl FileSystem for Delegating {
         let _claim = self.claim(&[(Some(&held), name)]).await;
         // Given up, the operation leaves before others may have its names.
         let mut presence = presence;
-        let create =
-            async || self.server().create(cred, dir, name, new.clone(), exclusive, open).await;
+        let create = async || self.server().create(cred, dir, name, new, exclusive, open).await;
         let made = presence.ask(self.ask_for_room(create)).await?;
         if !made.existed {
             let attr = made.entry.attr;
