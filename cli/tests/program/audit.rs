@@ -210,6 +210,8 @@ fn each_change_of_a_mount_that_holds_its_directory_is_told_once() {
     for number in 0..300 {
         fs::write(dir.join(format!("f{number}")), "some").unwrap();
     }
+    // A file that is removed before it was sent is never sent.
+    fs::File::open(&dir).unwrap().sync_all().unwrap();
     for number in 0..100 {
         fs::remove_file(dir.join(format!("f{number}"))).unwrap();
     }
