@@ -5,7 +5,7 @@
 //! server applies both to the messages of a session where they come in and go out, and nowhere
 //! else: operations and records know ids of the inside only.
 //!
-//! What a mapping does to a message is in `messages`.
+//! Messages are mapped in `messages`.
 
 mod messages;
 

@@ -40,6 +40,10 @@ enum Of {
     Divided,
 }
 
+/// Settings of each user and of each group, as the help names them.
+const USERS: &str = "quota.user.USER.bytes, quota.user.USER.entries";
+const GROUPS: &str = "quota.group.GROUP.bytes, quota.group.GROUP.entries";
+
 const RULES: [Rule; 10] = [
     Rule {
         key: "inherit",
@@ -82,14 +86,14 @@ const RULES: [Rule; 10] = [
         meaning: "limit of the inodes below it, itself among them",
     },
     Rule {
-        key: "quota.group.GROUP.bytes, quota.group.GROUP.entries",
+        key: GROUPS,
         of: Of::All,
         default: "none",
         range: "a number, unlimited or none",
         meaning: "limits of what belongs to the group: bytes and inodes",
     },
     Rule {
-        key: "quota.user.USER.bytes, quota.user.USER.entries",
+        key: USERS,
         of: Of::All,
         default: "none",
         range: "a number, unlimited or none",
@@ -148,48 +152,50 @@ pub(super) fn help() -> String {
     text + "\nNumbers may end with K, M, G or T (of 1024). `none` takes a setting away."
 }
 
+/// A setting that limits a user or a group: the kind, the name or number, and which limit.
+fn owner(key: &str) -> Option<(Kind, &str, &str)> {
+    let key = key.strip_prefix("quota.")?;
+    let (kind, rest) = match key.split_once('.')? {
+        ("user", rest) => (Kind::User, rest),
+        ("group", rest) => (Kind::Group, rest),
+        _ => return None,
+    };
+    let (name, what) = rest.rsplit_once('.')?;
+    (!name.is_empty() && matches!(what, "bytes" | "entries")).then_some((kind, name, what))
+}
+
 /// The user or the group that a setting limits, in numbers.
 pub(super) fn account_of(key: &str) -> Option<Account> {
-    let (id, _) = key.strip_prefix("quota.")?.rsplit_once('.')?;
-    match id.split_once('.')? {
-        ("user", uid) => Some(Account::User(uid.parse().ok()?)),
-        ("group", gid) => Some(Account::Group(gid.parse().ok()?)),
-        _ => None,
-    }
+    let (kind, number, _) = owner(key)?;
+    let number = number.parse().ok()?;
+    Some(match kind {
+        Kind::User => Account::User(number),
+        Kind::Group => Account::Group(number),
+    })
 }
 
 /// Whether a setting limits a user or a group.
 pub(super) fn is_owners(key: &str) -> bool {
-    rule(key).is_some_and(|rule| rule.key.contains(','))
+    owner(key).is_some()
 }
 
 fn rule(key: &str) -> Option<&'static Rule> {
-    let owner = ["group", "user"].into_iter().find(|of| {
-        let rest = key.strip_prefix("quota.").and_then(|rest| rest.strip_prefix(of));
-        let id = rest
-            .and_then(|rest| rest.strip_prefix('.'))
-            .and_then(|rest| rest.strip_suffix(".bytes").or_else(|| rest.strip_suffix(".entries")));
-        id.is_some_and(|id| !id.is_empty())
-    });
-    let is_it = |rule: &&Rule| match owner {
-        Some(of) => rule.key.split('.').nth(1) == Some(of),
-        None => rule.key == key,
+    let key = match owner(key) {
+        Some((Kind::User, ..)) => USERS,
+        Some((Kind::Group, ..)) => GROUPS,
+        None => key,
     };
-    RULES.iter().find(is_it)
+    RULES.iter().find(|rule| rule.key == key)
 }
 
 /// The setting as servers know it: they have numbers of users and groups, and no names.
 pub(super) fn in_numbers(key: &str) -> Result<String, String> {
-    for (of, kind) in [("user", Kind::User), ("group", Kind::Group)] {
-        let rest = key.strip_prefix(&format!("quota.{of}."));
-        if let Some((name, what)) = rest.and_then(|rest| rest.rsplit_once('.')) {
-            return match kind.number(name)? {
-                0 => Err("the superuser and group 0 have no limits".to_owned()),
-                number => Ok(format!("quota.{of}.{number}.{what}")),
-            };
-        }
+    let Some((kind, name, what)) = owner(key) else { return Ok(key.to_owned()) };
+    let of = if kind == Kind::User { "user" } else { "group" };
+    match kind.number(name)? {
+        0 => Err("the superuser and group 0 have no limits".to_owned()),
+        number => Ok(format!("quota.{of}.{number}.{what}")),
     }
-    Ok(key.to_owned())
 }
 
 /// Says which values a setting takes.
