@@ -130,6 +130,15 @@ impl Time {
         i128::from(self.sec) * 1_000_000_000 + i128::from(self.nsec)
     }
 
+    /// The time a nanosecond later.
+    #[must_use]
+    pub fn just_after(self) -> Time {
+        match self.nsec {
+            999_999_999 => Time { sec: self.sec.saturating_add(1), nsec: 0 },
+            nsec => Time { nsec: nsec + 1, ..self },
+        }
+    }
+
     /// The time this many milliseconds later.
     #[must_use]
     pub fn plus_ms(self, ms: u64) -> Time {

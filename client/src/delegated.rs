@@ -361,6 +361,14 @@ impl Delegating {
         lease.map_or(now, |lease| lease.time_of(now))
     }
 
+    /// The time of a change that is made in a held directory now: later than all that were made before,
+    /// though the time at the server is known a little late. Whoever watches a directory by its times
+    /// would miss a change otherwise.
+    fn now_in(&self, held: &HeldDir) -> Time {
+        let latest = held.state.lock().attr.ctime;
+        self.now_at(held.run.server).max(latest.just_after())
+    }
+
     /// Requests about a file stand on the delegation from now on, if the directory is held still and
     /// has the file under this name.
     fn is_held(&self, held: &HeldDir, name: &EntryName, ino: Ino) {

@@ -7,8 +7,9 @@ mod exported;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs::{self, DirEntry, File},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
+    path::Path,
     time::Duration,
 };
 
@@ -23,15 +24,25 @@ use crate::{
 };
 use exported::{Exported, Nfs};
 
-/// Asks again until the condition holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Asks again until the answer is the one wanted.
+fn until<T: PartialEq + std::fmt::Debug>(wanted: T, mut ask: impl FnMut() -> T) {
+    let mut answer = ask();
     for _ in 0..1200 {
-        if holds() {
+        if answer == wanted {
             return;
         }
         pause(Duration::from_millis(20));
+        answer = ask();
     }
-    panic!("not seen: {what}");
+    assert_eq!(answer, wanted);
+}
+
+/// The names in a directory of the mount, in order.
+fn names_in(dir: &Path) -> Vec<String> {
+    let name = |found: DirEntry| found.file_name().into_string().unwrap();
+    let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|found| name(found.unwrap())).collect();
+    names.sort_unstable();
+    names
 }
 
 /// A fact of the line that `stat` answers with.
@@ -104,8 +115,9 @@ fn clients_of_nfs_see_at_once_what_changes_on_the_mount() {
         client.write("/d/c", b"elsewhere").await.unwrap();
         client.write("/d/f", b"").await.unwrap();
     });
-    until("a file of another client", || nfs.list("/d") == ["c", "e", "f"]);
-    until("its contents", || nfs.ok("get /d/c") == "elsewhere");
+    let (wanted, dir) = (["c", "e", "f"].map(str::to_owned).to_vec(), exported.path("d"));
+    until((wanted.clone(), wanted), || (nfs.list("/d"), names_in(&dir)));
+    until("elsewhere".to_owned(), || nfs.ok("get /d/c"));
     exported.stop();
 }
 
@@ -317,10 +329,10 @@ fn locks_of_nfs_are_locks_of_the_file_system() {
         file.close().await.unwrap();
     });
     second.ok("unlock 0 10 10");
-    until("one lock is left", || locks(&exported).len() == 1);
+    until(1, || locks(&exported).len());
     // A killed ganesha leaves nothing locked.
     exported.kill_ganesha();
-    until("the locks of ganesha are given back", || locks(&exported).is_empty());
+    until(vec![], || locks(&exported));
     exported.stop();
 }
 

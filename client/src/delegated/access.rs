@@ -82,7 +82,7 @@ impl Delegating {
         times: impl FnOnce(&State) -> Option<SetAttr>,
     ) -> Option<Attr> {
         self.wait_for_queue().await;
-        let at = self.now_at(held.run.server);
+        let at = self.now_in(held);
         let attr = {
             let mut state = held.state.lock();
             let set = times(&state)?;

@@ -306,7 +306,7 @@ impl Delegating {
         if new.kind != FileKind::File {
             return None;
         }
-        let (at, pos) = (self.now_at(held.run.server), self.pos(name));
+        let (at, pos) = (self.now_in(held), self.pos(name));
         let (file, asks) = {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();
@@ -359,7 +359,7 @@ impl Delegating {
         name: &EntryName,
         cred: &Cred,
     ) -> Option<Attr> {
-        let (at, pos) = (self.now_at(held.run.server), self.pos(name));
+        let (at, pos) = (self.now_in(held), self.pos(name));
         let Some(Item::File(file)) = self.item(held, name) else { return None };
         let ino = file.attr.ino;
         if self.core.files.is_open(ino) || file.twin.is_some() || !file.is_known {

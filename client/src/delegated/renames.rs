@@ -23,7 +23,7 @@ impl Delegating {
         (from, to): (&EntryName, &EntryName),
         mode: RenameMode,
     ) -> Option<Renamed> {
-        let at = self.now_at(held.run.server);
+        let at = self.now_in(held);
         let (moved, withdrawn) = {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();

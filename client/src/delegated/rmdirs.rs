@@ -27,7 +27,7 @@ impl Delegating {
         if child.run != held.run {
             return None;
         }
-        let (at, pos, ino) = (self.now_at(held.run.server), self.pos(name), child.dir.ino);
+        let (at, pos, ino) = (self.now_in(held), self.pos(name), child.dir.ino);
         {
             let mut table = self.shared.table.lock();
             // The state of a directory is locked before that of one in it.

@@ -21,7 +21,7 @@ impl Delegating {
         name: &EntryName,
         cred: &Cred,
     ) -> Option<Entry> {
-        let at = self.now_at(held.run.server);
+        let at = self.now_in(held);
         let (pos, first_pos) = (self.pos(name), self.pos(first));
         let attr = {
             let mut state = held.state.lock();
@@ -54,7 +54,7 @@ impl Delegating {
         if *name != first {
             return None;
         }
-        let (pos, at) = (self.pos(&first), self.now_at(held.run.server));
+        let (pos, at) = (self.pos(&first), self.now_in(held));
         let (attr, withdrawn) = {
             let mut table = self.shared.table.lock();
             let mut state = held.state.lock();

@@ -86,14 +86,7 @@ fn note_time(times: &mut Times, at: Option<Time>, now: Time) {
     let at = at.map_or(now, |at| at.min(now));
     // Others may have written since. A time in the future was set by hand.
     times.mtime = if times.mtime <= now { times.mtime.max(at) } else { at };
-    times.ctime = at.max(just_after(times.ctime));
-}
-
-fn just_after(time: Time) -> Time {
-    match time.nsec {
-        999_999_999 => Time { sec: time.sec.saturating_add(1), nsec: 0 },
-        nsec => Time { nsec: nsec + 1, ..time },
-    }
+    times.ctime = at.max(times.ctime.just_after());
 }
 
 /// Checks a write: it stays within the file, and names only blocks of its session, each in one

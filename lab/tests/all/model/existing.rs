@@ -87,6 +87,37 @@ fn a_directory_that_exists_is_held_by_who_works_in_it_and_shown_to_others_at_onc
 }
 
 #[test]
+fn a_change_from_here_is_later_than_those_that_others_have_made_before() {
+    let clock = HandClock::at(START);
+    in_world(TWO.setup, &clock, async |world| {
+        let dir = filled(world, "d", 3).await;
+        let looker = Delegating::new(world.client(&Token::administrator(), true).await, false);
+        let mount = Delegating::eager(world.client(&Token::administrator(), true).await);
+        let modified = async || {
+            let attr = looker.getattr(&Cred::ROOT, &NodeRef::Dir(dir)).await.expect("it is there");
+            assert_eq!(attr.ctime, attr.mtime);
+            attr.mtime
+        };
+        for round in 0..3 {
+            let theirs = name(&format!("theirs{round}"));
+            let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+            let made = looker.create(&Cred::ROOT, &dir, &theirs, new, true, false).await;
+            made.expect("it is new");
+            let before = modified().await;
+            // The mount asks for the directory with the first one.
+            for file in ["first", "second"] {
+                unpack(&mount, &dir, &name(&format!("{file}{round}")), "contents").await;
+            }
+            // The server has both a second later, and does not take their time back to the present.
+            clock.tick();
+            assert!(modified().await > before, "round {round}");
+        }
+        assert_eq!(mount.grants_and_recalls(), (3, 3));
+        mount.close().await.expect("nothing is left");
+    });
+}
+
+#[test]
 fn a_large_directory_is_held_only_by_who_changes_much_in_it() {
     let clock = HandClock::at(START);
     in_world(TWO.setup, &clock, async |world| {
