@@ -14,13 +14,15 @@ waits, and a call can be interrupted (Ctrl-C).
 """
 
 import atexit
+import collections.abc
 
-from ._pando import DirEntry, RawFile, end
+from ._pando import DirEntry, RawFile, Stats, end
 from .aio import AsyncClient
 from .client import Client, connect
 from .file import PandoFile
 
 # Before the interpreter goes, nobody is called any more.
 atexit.register(end)
+collections.abc.Sequence.register(Stats)
 
-__all__ = ["AsyncClient", "Client", "DirEntry", "PandoFile", "RawFile", "connect"]
+__all__ = ["AsyncClient", "Client", "DirEntry", "PandoFile", "RawFile", "Stats", "connect"]

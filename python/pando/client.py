@@ -423,9 +423,9 @@ class Client:
         return self._session.bulk(operation, arguments, in_flight)
 
     def stats(self, paths, *, follow_symlinks=True, in_flight=IN_FLIGHT):
-        """The attributes of many paths: a list of `os.stat_result` or `OSError`."""
-        arguments = [(os.fsdecode(path), follow_symlinks) for path in paths]
-        return self.bulk("stat", arguments, in_flight=in_flight)
+        """The attributes of many paths: a sequence of `os.stat_result` or `OSError`, of which each is
+        made when it is first asked for."""
+        return self._session.stats(paths, follow_symlinks, in_flight)
 
     def reads(self, paths, *, in_flight=IN_FLIGHT):
         """The contents of many files: a list of `bytes` or `OSError`."""

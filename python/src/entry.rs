@@ -11,7 +11,7 @@ use base::FileKind;
 use pyo3::prelude::*;
 use wire::ReaddirEntry;
 
-use crate::{op::Op, out::stat_result, session::Inner};
+use crate::{attr::stat_result, op::Op, session::Inner};
 
 /// An entry of a directory: its name, kind and number, and its attributes if the listing had them.
 #[pyclass(frozen, module = "pando", name = "DirEntry")]

@@ -1,5 +1,6 @@
 //! `pando._pando`: the native client for Python. The package's modules in Python call it.
 
+mod attr;
 mod calls;
 mod driver;
 mod entry;
@@ -8,10 +9,13 @@ mod file;
 mod op;
 mod out;
 mod session;
+mod stats;
 mod walk;
 
 #[pyo3::pymodule]
 mod _pando {
     #[pymodule_export]
-    use crate::{calls::end, entry::DirEntry, file::File, session::Session, walk::Listing};
+    use crate::{
+        calls::end, entry::DirEntry, file::File, session::Session, stats::Stats, walk::Listing,
+    };
 }

@@ -17,6 +17,7 @@ use crate::{
     errors::{bad_handle, os_error},
     op::Op,
     out::Out,
+    stats::{self, Stats},
 };
 
 /// The most operations of a bulk call that are under way.
@@ -205,6 +206,19 @@ impl Session {
         self.0.driver.drop(chunks);
         let values = values?;
         Ok(PyList::new(py, values)?.unbind())
+    }
+
+    /// The attributes of many paths, `in_flight` at a time.
+    fn stats(
+        &self,
+        py: Python<'_>,
+        paths: &Bound<'_, PyAny>,
+        follow: bool,
+        in_flight: usize,
+    ) -> PyResult<Stats> {
+        let (client, paths) = (self.0.client(py)?, stats::paths_of(paths)?);
+        let in_flight = in_flight.clamp(1, IN_FLIGHT_MAX);
+        wait(py, self.0.driver, stats::ask(client, paths, follow, in_flight))
     }
 
     /// Starts an operation; `done(value)` is called with what it returned, or with its `OSError`,

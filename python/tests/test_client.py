@@ -6,6 +6,7 @@ import gc
 import io
 import multiprocessing
 import os
+import pathlib
 import pickle
 import shutil
 import signal
@@ -13,6 +14,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -342,6 +344,21 @@ def test_many_calls_at_once_tell_each_result_in_its_place(client, top):
     told = client.stats(paths, in_flight=3)
     assert [each.st_size for each in told[:-1]] == [len(data) for data in files.values()]
     assert told[-1].filename == f"{top}/none"
+    assert told[0] is told[0] and isinstance(told, Sequence) and len(told) == 501
+    assert told == list(told) and told == pickle.loads(pickle.dumps(told))[:-1] + [told[-1]]
+    assert told[1:4] == [told[1], told[2], told[3]] and told[::-200] == list(told)[::-200]
+    assert told[-501] is told[0] and told.index(told[7]) == 7 and told.count(told[7]) == 1
+    assert told + [1] == [*told, 1] and told[5] in told and told != list(told)[1:]
+    assert list(reversed(told))[1] is told[-2] and repr(told[:1]) == repr(list(told)[:1])
+    for outside in (501, -502):
+        with pytest.raises(IndexError):
+            told[outside]
+    assert client.stats([]) == [] and not client.stats([])
+    assert client.stats([os.fsencode(top), pathlib.Path(top)])[1] == client.stat(top)
+    with pytest.raises(ValueError):
+        client.stats([f"{top}/\0"])
+    with pytest.raises(TypeError):
+        client.stats([3])
     assert client.mkdirs([f"{top}/d{number}" for number in range(10)]) == [None] * 10
     gone = client.unlinks(paths)
     assert gone[:-1] == [None] * 500
