@@ -224,18 +224,8 @@ pub(crate) struct Kept {
 /// Says that this process serves the mount at `path`.
 pub(crate) fn keep(path: &Path) -> anyhow::Result<Kept> {
     let mount = find(path)?.with_context(|| format!("{} is not mounted", path.display()))?;
-    let user = rustix::process::geteuid().as_raw();
-    let folder = folder(user);
-    let context = || format!("cannot use {}", folder.display());
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(error).with_context(context);
-        }
-        Ok(()) | Err(_) => {}
-    }
-    let found = fs::symlink_metadata(&folder).with_context(context)?;
-    ensure!(found.is_dir() && found.uid() == user, "{} belongs to another user", folder.display());
-    claim(&folder, &mount.device).with_context(context)
+    let folder = own_folder()?;
+    claim(&folder, &mount.device).with_context(|| format!("cannot use {}", folder.display()))
 }
 
 /// Takes over the file of an earlier mount of this number: the kernel uses a number again when its
@@ -258,6 +248,22 @@ impl Drop for Kept {
             let _ = fs::remove_file(&self.file);
         }
     }
+}
+
+/// The folder in which the processes of this user keep their files. It is the user's own.
+pub(crate) fn own_folder() -> anyhow::Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let folder = folder(user);
+    let context = || format!("cannot use {}", folder.display());
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(context);
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let found = fs::symlink_metadata(&folder).with_context(context)?;
+    ensure!(found.is_dir() && found.uid() == user, "{} belongs to another user", folder.display());
+    Ok(folder)
 }
 
 /// Where the processes of a user keep their files.

@@ -1,24 +1,21 @@
 //! `pando mount`: put a file system into the tree of this machine.
 
 use std::{
-    fs::OpenOptions,
-    io::{BufRead as _, BufReader, Write as _},
-    os::fd::OwnedFd,
     path::{self, Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use bench::Delayed;
 use client::Tasks;
 use tokio::task::LocalSet;
 use wire::Squash;
 
 use crate::{
+    behind,
     connect::{self, Servers, TokenArgs},
-    failure,
     mount_log::MountLog,
     mounting, notify, output,
     signals::Stop,
@@ -118,13 +115,16 @@ impl MountArgs {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    if args.foreground || args.daemon { serve(args) } else { leave_behind(&args) }
+    if args.foreground || args.daemon {
+        return serve(args);
+    }
+    behind::leave(&format!("the mount at {}", args.mountpoint.display()), READY, args.quiet)
 }
 
 /// Serves the mount until its end.
 fn serve(args: Args) -> anyhow::Result<ExitCode> {
     if args.daemon {
-        rustix::process::setsid().context("cannot begin a session")?;
+        behind::begin_session()?;
     }
     let mountpoint = path::absolute(&args.mountpoint)?;
     let log = MountLog::open(args.log.as_deref(), &mountpoint, args.daemon)?;
@@ -160,7 +160,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
             output::print(&(ready(&mountpoint) + &users))?;
         }
         notify::ready();
-        leave_terminal(args.daemon, log.as_ref())?;
+        behind::leave_terminal(args.daemon, log.as_ref())?;
         if let Some(log) = log {
             tokio::task::spawn_local(log.keep_short());
         }
@@ -184,53 +184,4 @@ fn users(only: u32, allow_other: bool) -> String {
     format!(
         ", nobody can use it: the token is user {only}'s, and without -o allow_other only user {me} gets in"
     )
-}
-
-/// Sends stderr to the log, if there is one. A daemon also lets go of the output and the folder of
-/// the process that started it.
-fn leave_terminal(daemon: bool, log: Option<&MountLog>) -> anyhow::Result<()> {
-    let null = || OpenOptions::new().read(true).write(true).open("/dev/null").map(OwnedFd::from);
-    if let Some(log) = log {
-        log.take_stderr()?;
-    } else if daemon {
-        rustix::stdio::dup2_stderr(null()?)?;
-    }
-    if daemon {
-        rustix::stdio::dup2_stdout(null()?)?;
-        std::env::set_current_dir("/")?;
-    }
-    Ok(())
-}
-
-/// Starts the process that will serve the mount, and waits until it works or has failed.
-fn leave_behind(args: &Args) -> anyhow::Result<ExitCode> {
-    let (said, say) = std::io::pipe()?;
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    // With our own arguments: what they mean does not depend on the process.
-    command.args(std::env::args_os().skip(1)).arg("--daemon");
-    command.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
-    let mut child = command.spawn().context("cannot start the mount's process")?;
-    // The command holds our end of the pipe.
-    drop(command);
-    let mut works = false;
-    for line in BufReader::new(said).lines() {
-        let line = line?;
-        works |= line.starts_with(READY);
-        if line.starts_with(READY) {
-            if !args.quiet {
-                output::print(&line)?;
-            }
-        } else {
-            // This is the log, and the error. Without stderr there is no place for it.
-            let _ = writeln!(std::io::stderr(), "{line}");
-        }
-    }
-    if works {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let status = child.wait()?;
-    if status.code().is_none() {
-        bail!("the process of the mount at {} was killed", args.mountpoint.display());
-    }
-    Ok(failure::failed())
 }
