@@ -1,6 +1,12 @@
 //! `pando region`: a job's directory in the memory of its node.
 
+mod ask;
+mod control;
+mod ending;
+mod exec;
 mod run;
+mod site;
+mod up;
 
 use std::process::ExitCode;
 
@@ -15,12 +21,22 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Run(run::Args),
+    Up(up::Args),
+    Exec(exec::Args),
+    Status(ask::Status),
+    Flush(ask::Flush),
+    End(ask::End),
 }
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Run(args) => run::run(args),
+            Command::Up(args) => up::run(args),
+            Command::Exec(args) => exec::run(&args),
+            Command::Status(args) => ask::status(&args),
+            Command::Flush(args) => ask::flush(&args),
+            Command::End(args) => ask::end(&args),
         }
     }
 }

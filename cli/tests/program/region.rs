@@ -4,14 +4,15 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::Path,
-    process::{Command, Output, Stdio},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{fail, folder, pando, stderr, text};
+use crate::harness::{fail, folder, pando, pause, stderr, succeed, text};
 
 /// Runs a script of the shell in a region on `dir`, with all compared at the end.
 fn region(dir: &Path, options: &[&str], script: &str) -> Output {
@@ -250,4 +251,158 @@ fn being_told_to_end_ends_the_program_and_keeps_what_it_did() {
     let status = running.wait().unwrap();
     assert_eq!(status.code(), Some(143));
     assert_eq!(fs::read_to_string(folder.path().join("f")).unwrap(), "x\n");
+}
+
+/// A region that was begun by `up`, and ends with the test.
+struct Up(PathBuf);
+
+impl Up {
+    fn on(dir: &Path) -> Up {
+        let said = succeed(&["region", "up", text(dir), "--log", "none"]);
+        assert_eq!(said, format!("region at {}\n", text(dir)));
+        Up(dir.to_owned())
+    }
+
+    fn status(&self) -> Value {
+        let said = succeed(&["region", "status", text(&self.0), "--json"]);
+        serde_json::from_str(&said).expect("it prints JSON")
+    }
+
+    fn exec(&self, script: &str) -> Child {
+        let args = ["region", "exec", text(&self.0), "--", "sh", "-ec", script];
+        let mut command = pando(&args);
+        command.current_dir(&self.0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped()).spawn().expect("the program can be started")
+    }
+
+    /// Runs a script of the shell in the region; what it prints.
+    fn sh(&self, script: &str) -> String {
+        let output = self.exec(script).wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).expect("it prints text")
+    }
+
+    fn end(&self, options: &[&str]) -> Output {
+        let args =
+            [&["region", "end", text(&self.0), "--verify", "full", "--json"], options].concat();
+        pando(&args).output().expect("the program can be started")
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // A test that has gone well has ended it.
+        let args = ["region", "end", text(&self.0), "--force", "--patience", "1s"];
+        drop(pando(&args).output());
+    }
+}
+
+#[test]
+fn programs_enter_a_region_one_after_the_other_and_it_stays_until_it_is_told_to_end() {
+    let folder = folder();
+    let dir = folder.path().join("d");
+    fs::create_dir(&dir).unwrap();
+    let up = Up::on(&dir);
+    up.sh("mkdir a; echo one > a/f; ln -s f a/l");
+    assert_eq!(up.sh("cat a/l; pwd; test $PWD = $(pwd)"), format!("one\n{}\n", text(&dir)));
+    succeed(&["region", "flush", text(&dir)]);
+    // Others see what is below.
+    assert_eq!(fs::read_to_string(dir.join("a/f")).unwrap(), "one\n");
+    let status = up.status();
+    assert_eq!((&status["dirty"], &status["programs"]), (&0.into(), &0.into()), "{status}");
+    assert_eq!(status["dir"], text(&dir));
+    let all = succeed(&["region", "status"]);
+    assert!(all.contains(&format!("{}: process {}, ", text(&dir), status["pid"])), "{all}");
+    up.sh("rm a/f; echo two > a/g");
+    went_well(&up.end(&[]));
+    assert_eq!(sh(&dir, "ls a; cat a/g"), "g\nl\ntwo\n");
+    let none = fail(1, &["region", "status", text(&dir)]);
+    assert!(none.contains("no region of this user is on"), "{none}");
+    // The directory can be a region again.
+    went_well(&region(&dir, &[], "cat a/g"));
+}
+
+#[test]
+fn a_region_does_not_end_under_its_programs_unless_that_is_forced() {
+    let folder = folder();
+    let up = Up::on(folder.path());
+    // The program is in no folder of the region, and has no file of it open.
+    let script = "echo x > f; cd /; echo ready; read line; echo $line > /dev/null; exit 3";
+    let begin = || {
+        let mut child = up.exec(script);
+        let mut line = String::new();
+        let out = child.stdout.as_mut().expect("it was asked for");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        child
+    };
+    let mut running = begin();
+    assert_eq!(up.status()["programs"], 1);
+    let refused = stderr(&up.end(&[]));
+    assert!(refused.contains("programs run that were started in the region: 1"), "{refused}");
+    drop(running.stdin.take());
+    assert_eq!(running.wait().unwrap().code(), Some(1), "read has met the end");
+    // The region notices that a moment later.
+    while up.status()["programs"] != 0 {
+        pause(Duration::from_millis(5));
+    }
+    let mut running = begin();
+    went_well(&up.end(&["--force"]));
+    assert_eq!(fs::read_to_string(folder.path().join("f")).unwrap(), "x\n");
+    drop(running.stdin.take());
+    running.wait().unwrap();
+}
+
+#[test]
+fn a_region_that_is_told_to_end_by_a_signal_commits_everything() {
+    let folder = folder();
+    let mut command = pando(&["region", "up", text(folder.path()), "--foreground", "--verbose"]);
+    let mut serving =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
+    let mut line = String::new();
+    let out = serving.stdout.as_mut().expect("it was asked for");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    let up = Up(folder.path().to_owned());
+    up.sh("mkdir a; for i in $(seq 50); do echo $i > a/$i; done");
+    kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
+    let output = serving.wait_with_output().unwrap();
+    let said = stderr(&output);
+    assert!(output.status.success() && said.contains(" changes: "), "{said}");
+    assert_eq!(sh(folder.path(), "ls a | wc -l"), "50\n");
+}
+
+#[test]
+fn a_region_that_ends_with_its_program_is_looked_at_and_entered_and_not_ended() {
+    let folder = folder();
+    let mut command =
+        pando(&["region", "run", text(folder.path()), "--", "sh", "-c", "echo; read x"]);
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let out = running.stdout.as_mut().expect("it was asked for");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    let there = Up(folder.path().to_owned());
+    there.sh("echo x > f; cat f");
+    assert_eq!(there.status()["refused"], 0);
+    let refused = stderr(&there.end(&["--force"]));
+    assert!(refused.contains("the region ends with its program"), "{refused}");
+    drop(running.stdin.take());
+    assert_eq!(running.wait().unwrap().code(), Some(1), "read has met the end");
+    assert_eq!(fs::read_to_string(folder.path().join("f")).unwrap(), "x\n");
+}
+
+#[test]
+fn a_region_whose_process_was_killed_leaves_no_trace_that_is_in_the_way() {
+    let folder = folder();
+    let up = Up::on(folder.path());
+    up.sh("echo x > f; sync f");
+    let pid = up.status()["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    while pando(&["region", "status", text(folder.path())]).output().unwrap().status.success() {
+        pause(Duration::from_millis(5));
+    }
+    let none = fail(1, &["region", "exec", text(folder.path()), "--", "true"]);
+    assert!(none.contains("no region of this user is on"), "{none}");
+    let again = Up::on(folder.path());
+    assert_eq!(again.sh("cat f"), "x\n");
+    went_well(&again.end(&[]));
 }

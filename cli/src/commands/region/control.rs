@@ -1,0 +1,359 @@
+//! The socket of a region: other commands of its user enter it, look at it, flush it and end it.
+//!
+//! A command sends one line of JSON, and gets lines until the connection ends. The connection of a
+//! command that has entered stays open in its program and in what that starts: they are counted by
+//! it, and no region ends under them unless that is forced.
+
+use std::{
+    cell::Cell,
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use client::FileSystem as _;
+use region::{Progress, Region};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::mpsc,
+};
+
+use super::{
+    ending::{self, Ending, Outcome},
+    site::Site,
+};
+use crate::mounts;
+
+/// How often somebody who waits is told how far it is.
+const TOLD_EVERY: Duration = Duration::from_millis(200);
+/// Most bytes of a question.
+const ASKED_MAX: u64 = 64 << 10;
+
+/// A question to a region.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Asked {
+    /// Where the region is seen. The connection stays open.
+    Enter,
+    /// How far it is.
+    Status,
+    /// Commit what was changed until now.
+    Flush,
+    /// Commit everything, and end.
+    End(Ending, Force),
+}
+
+/// Whether programs that use a region lose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Force {
+    Yes,
+    No,
+}
+
+/// A line of an answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Told {
+    Entered(Entered),
+    Status(Box<Standing>),
+    /// How far it is, in words; more lines follow.
+    Progress(String),
+    Flushed,
+    Ended(Outcome),
+    /// A reason why it cannot be done.
+    Refused(String),
+}
+
+/// Where a region is seen.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Entered {
+    /// A process that sees it.
+    pub(super) pid: u32,
+    /// Number of its mount as a device.
+    pub(super) device: u64,
+    /// Whether only those see it who are in its mount namespace.
+    pub(super) is_hidden: bool,
+}
+
+/// How far a region is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Standing {
+    pub(super) dir: PathBuf,
+    pub(super) pid: u32,
+    pub(super) programs: usize,
+    pub(super) memory: usize,
+    pub(super) dirty: usize,
+    pub(super) refused: usize,
+    pub(super) trouble: Option<String>,
+    pub(super) acknowledged: u64,
+    pub(super) committed: u64,
+    pub(super) superseded: u64,
+    pub(super) commits: u64,
+    pub(super) loads: u64,
+}
+
+/// The cause of a region's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnEnd {
+    /// The end of its program.
+    WithItsProgram,
+    /// A question.
+    Asked,
+}
+
+/// The wish that a region ends, and where to say how that goes.
+pub(super) struct End {
+    pub(super) ending: Ending,
+    pub(super) force: Force,
+    pub(super) to: Caller,
+}
+
+/// Somebody who waits for answers.
+pub(super) struct Caller(OwnedWriteHalf);
+
+impl Caller {
+    /// Sends a line. Somebody who has gone away misses it.
+    pub(super) async fn tell(&mut self, told: &Told) {
+        let mut line = serde_json::to_vec(told).expect("numbers and words");
+        line.push(b'\n');
+        drop(self.0.write_all(&line).await);
+    }
+
+    /// Tells how far the region is, again and again, until this is dropped.
+    pub(super) async fn follow(&mut self, region: &Region) {
+        loop {
+            self.tell(&Told::Progress(ending::message(&region.progress()))).await;
+            tokio::time::sleep(TOLD_EVERY).await;
+        }
+    }
+}
+
+/// A region's socket, while it answers.
+pub(super) struct Control {
+    path: PathBuf,
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    region: Region,
+    entered: Entered,
+    programs: Cell<usize>,
+    on_end: OnEnd,
+    ends: mpsc::Sender<End>,
+}
+
+impl Control {
+    /// Answers from now on, in local tasks. Wishes that the region ends arrive at the receiver.
+    pub(super) fn listen(
+        site: &Site,
+        on_end: OnEnd,
+    ) -> anyhow::Result<(Control, mpsc::Receiver<End>)> {
+        let path = socket_of(&site.dir)?;
+        let context = || format!("cannot listen at {}", path.display());
+        // The directory is locked: what is there was left by a process that was killed.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(context);
+            }
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(&path).with_context(context)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
+            .with_context(context)?;
+        let pid = std::process::id();
+        let entered = Entered { pid, device: site.device, is_hidden: site.is_hidden };
+        let (ends, ended) = mpsc::channel(1);
+        let shared = Rc::new(Shared {
+            dir: site.dir.clone(),
+            region: site.region.clone(),
+            entered,
+            programs: Cell::new(0),
+            on_end,
+            ends,
+        });
+        tokio::task::spawn_local(accept(listener, Rc::clone(&shared)));
+        Ok((Control { path, shared }, ended))
+    }
+
+    /// Number of programs that have entered and not ended.
+    pub(super) fn programs(&self) -> usize {
+        self.shared.programs.get()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // The next region on the directory removes what stays.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+async fn accept(listener: UnixListener, shared: Rc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::task::spawn_local(answer(stream, Rc::clone(&shared)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a command cannot reach the region");
+                tokio::time::sleep(TOLD_EVERY).await;
+            }
+        }
+    }
+}
+
+async fn answer(stream: UnixStream, shared: Rc<Shared>) {
+    let me = rustix::process::geteuid().as_raw();
+    if !stream.peer_cred().is_ok_and(|peer| peer.uid() == me || peer.uid() == 0) {
+        return;
+    }
+    let (mut from, to) = stream.into_split();
+    let mut to = Caller(to);
+    match question(&mut from).await {
+        Ok(Asked::Enter) => {
+            // First, so that nobody ends the region in between.
+            shared.programs.set(shared.programs.get() + 1);
+            to.tell(&Told::Entered(shared.entered)).await;
+            // The next thing to come is the end of the connection.
+            drop(from.read(&mut [0]).await);
+            shared.programs.set(shared.programs.get() - 1);
+        }
+        Ok(Asked::Status) => to.tell(&Told::Status(Box::new(shared.standing()))).await,
+        Ok(Asked::Flush) => {
+            let flushed = {
+                let mut syncing = std::pin::pin!(shared.region.sync());
+                tokio::select! {
+                    flushed = &mut syncing => flushed,
+                    () = to.follow(&shared.region) => unreachable!("it goes on for ever"),
+                }
+            };
+            to.tell(&match flushed {
+                Ok(()) => Told::Flushed,
+                Err(error) => Told::Refused(format!("not everything could be committed: {error}")),
+            })
+            .await;
+        }
+        Ok(Asked::End(..)) if shared.on_end == OnEnd::WithItsProgram => {
+            let why =
+                format!("the region ends with its program: see process {}", shared.entered.pid);
+            to.tell(&Told::Refused(why)).await;
+        }
+        Ok(Asked::End(ending, force)) => {
+            // A region that is ending takes no other wish.
+            if let Err(
+                mpsc::error::TrySendError::Full(mut end)
+                | mpsc::error::TrySendError::Closed(mut end),
+            ) = shared.ends.try_send(End { ending, force, to })
+            {
+                end.to.tell(&Told::Refused("the region ends already".to_owned())).await;
+            }
+        }
+        Err(error) => to.tell(&Told::Refused(format!("not understood: {error}"))).await,
+    }
+}
+
+async fn question(from: &mut OwnedReadHalf) -> io::Result<Asked> {
+    let mut line = String::new();
+    tokio::io::BufReader::new(from.take(ASKED_MAX)).read_line(&mut line).await?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+impl Shared {
+    fn standing(&self) -> Standing {
+        let Progress { dirty, late, failed, trouble, memory, counts } = self.region.progress();
+        Standing {
+            dir: self.dir.clone(),
+            pid: self.entered.pid,
+            programs: self.programs.get(),
+            memory,
+            dirty: dirty + late,
+            refused: failed,
+            trouble: trouble.map(|error| error.to_string()),
+            acknowledged: counts.acknowledged,
+            committed: counts.committed,
+            superseded: counts.superseded,
+            commits: counts.commits,
+            loads: counts.loads,
+        }
+    }
+}
+
+const PREFIX: &str = "region.";
+
+/// The socket of the region on a directory, of this user.
+fn socket_of(dir: &Path) -> anyhow::Result<PathBuf> {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let sum = Sha256::digest(dir.as_os_str().as_bytes());
+    let name: String = sum.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    Ok(mounts::own_folder()?.join(format!("{PREFIX}{name}")))
+}
+
+/// The sockets of all regions of this user.
+pub(super) fn sockets() -> anyhow::Result<Vec<PathBuf>> {
+    let folder = mounts::own_folder()?;
+    let found = std::fs::read_dir(&folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let found = found.with_context(|| format!("cannot read {}", folder.display()))?;
+    let of_regions = found
+        .into_iter()
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+        .map(|entry| entry.path());
+    Ok(of_regions.collect())
+}
+
+/// A connection of a command to a region.
+pub(super) struct Connection(BufReader<std::os::unix::net::UnixStream>);
+
+/// Asks the region on a directory.
+pub(super) fn ask(dir: &Path, asked: &Asked) -> anyhow::Result<Connection> {
+    let there = ask_at(&socket_of(dir)?, asked)?;
+    there.with_context(|| format!("no region of this user is on {}", dir.display()))
+}
+
+/// Asks the region of a socket; `None` if it has ended.
+pub(super) fn ask_at(socket: &Path, asked: &Asked) -> anyhow::Result<Option<Connection>> {
+    let context = || format!("cannot ask {}", socket.display());
+    let mut stream = match std::os::unix::net::UnixStream::connect(socket) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        stream => stream.with_context(context)?,
+    };
+    let mut line = serde_json::to_vec(asked)?;
+    line.push(b'\n');
+    stream.write_all(&line).with_context(context)?;
+    Ok(Some(Connection(BufReader::new(stream))))
+}
+
+impl Connection {
+    /// The next line of the answer; what was refused is an error.
+    pub(super) fn next(&mut self) -> anyhow::Result<Told> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).context("the region's process has gone")?;
+        if line.is_empty() {
+            bail!("the region's process has gone");
+        }
+        match serde_json::from_str(&line).context("the region's process is of another version")? {
+            Told::Refused(why) => bail!("{why}"),
+            told => Ok(told),
+        }
+    }
+
+    /// The connection itself.
+    pub(super) fn into_stream(self) -> std::os::unix::net::UnixStream {
+        self.0.into_inner()
+    }
+}

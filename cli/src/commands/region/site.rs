@@ -1,0 +1,167 @@
+//! A region that works: its directory, which nobody else may make a region, and its mount.
+
+use std::{
+    fs::File,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, bail};
+use client::SystemClock;
+use mount::{Mounted, Options, Unmount};
+use region::{Calls, Region, Settings};
+use rustix::{fs::FlockOperation, mount::MountPropagationFlags, thread::UnshareFlags};
+
+use crate::{mounting, system::SystemRandom};
+
+/// Tasks that commit at the same time.
+const WORKERS: usize = 4;
+
+/// The largest file that may be kept in memory.
+const INLINE_MAX: u64 = 64 << 10;
+
+/// The directory of a region, and its settings.
+#[derive(Debug, clap::Args)]
+pub(super) struct SiteArgs {
+    /// The directory, on any file system. Only one region may be on it.
+    dir: PathBuf,
+    /// Keep files up to this size in memory, and write larger ones at once: at most 64K.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = inline)]
+    inline_max: usize,
+    /// Memory for what the region knows; what is committed is forgotten to keep to it.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::values::size)]
+    memory: u64,
+    /// Changes that may wait to be committed; then programs wait.
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
+    dirty_max: usize,
+    /// Mount options: noexec, dev, suid, allow_other, io_uring=auto|on|off and others of
+    /// `pando mount`.
+    #[arg(short = 'o', value_name = "OPTIONS", value_parser = options)]
+    options: Vec<String>,
+}
+
+fn inline(text: &str) -> Result<usize, String> {
+    let size = crate::values::size(text)?;
+    let size = usize::try_from(size).ok().filter(|_| size <= INLINE_MAX);
+    size.ok_or_else(|| "it is more than 64K".to_owned())
+}
+
+fn options(text: &str) -> Result<String, String> {
+    Options::default().set(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// The path by which a region on a directory is known.
+pub(super) fn known_as(dir: &Path) -> anyhow::Result<PathBuf> {
+    dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))
+}
+
+impl SiteArgs {
+    /// The path by which the region is known.
+    pub(super) fn dir(&self) -> anyhow::Result<PathBuf> {
+        known_as(&self.dir)
+    }
+
+    /// Takes the directory, and for root a mount namespace, before any other thread runs.
+    pub(super) fn take(&self, dir: PathBuf) -> anyhow::Result<Taken> {
+        let below = region::Mounted::open(&dir)?;
+        let lock = lock(&dir)?;
+        let is_hidden = rustix::process::geteuid().is_root();
+        if is_hidden {
+            hide_mounts().context("cannot make a mount namespace")?;
+        }
+        // The region must not work in itself.
+        std::env::set_current_dir("/")?;
+        let settings = Settings {
+            inline_max: self.inline_max,
+            memory_max: usize::try_from(self.memory).unwrap_or(usize::MAX),
+            dirty_max: self.dirty_max.max(1),
+            ..Settings::default()
+        };
+        let mut options = Options { fsname: "pando-region".to_owned(), ..Options::default() };
+        // The kernel checks what programs may do, so other users may be let in where it lets us.
+        options.allow_other = is_hidden;
+        options.over_mounts = true;
+        for list in &self.options {
+            options.set(list)?;
+        }
+        crate::system::raise_open_files();
+        Ok(Taken { dir, below, lock, is_hidden, settings, options })
+    }
+}
+
+/// A directory that is to be a region.
+pub(super) struct Taken {
+    pub(super) dir: PathBuf,
+    below: region::Mounted,
+    lock: File,
+    is_hidden: bool,
+    settings: Settings,
+    options: Options,
+}
+
+/// A region that works.
+pub(super) struct Site {
+    pub(super) dir: PathBuf,
+    pub(super) region: Region,
+    pub(super) mounted: Mounted,
+    /// Number of the mount as a device, by which programs know that they are in the region.
+    pub(super) device: u64,
+    /// Whether only those see it who are in its mount namespace.
+    pub(super) is_hidden: bool,
+    /// The lock by which nobody else begins a region on the directory.
+    pub(super) lock: File,
+}
+
+impl Taken {
+    /// Begins the region. Must be called within a `LocalSet`.
+    pub(super) async fn start(self) -> anyhow::Result<Site> {
+        let Taken { dir, below, lock, is_hidden, settings, options } = self;
+        let random = SystemRandom::default();
+        let key = base::HashKey::new(base::Random::next(&random), base::Random::next(&random));
+        let clock = Arc::new(SystemClock);
+        let region = Region::new(Arc::new(below), Calls::OnThreads, settings, clock, key)
+            .map_err(|error| anyhow::anyhow!("cannot use {}: {error}", dir.display()))?;
+        for _ in 0..WORKERS {
+            tokio::spawn(region.clone().work());
+        }
+        let turns = mounting::turns(&options);
+        let mounted = Box::pin(mount::run(region.clone(), &dir, &options, &turns)).await?;
+        // This thread serves the mount.
+        let path = dir.clone();
+        let root = tokio::task::spawn_blocking(move || std::fs::metadata(path)).await?;
+        let device = root.with_context(|| format!("cannot use {}", dir.display()))?.dev();
+        Ok(Site { dir, region, mounted, device, is_hidden, lock })
+    }
+}
+
+/// Takes the mount away. What still uses it loses it.
+pub(super) async fn unmount(dir: &Path, mounted: Mounted) {
+    if let Err(error) = mount::unmount(dir, Unmount::WhenIdle).await {
+        tracing::warn!(%error, "programs still use the region; they lose it");
+        if let Err(error) = mount::unmount(dir, Unmount::Lazy).await {
+            tracing::warn!(%error, "cannot unmount");
+        }
+        return;
+    }
+    if let Err(error) = mounted.ended().await {
+        tracing::warn!(%error, "the mount ended with an error");
+    }
+}
+
+fn lock(dir: &Path) -> anyhow::Result<File> {
+    let file = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => bail!("a region is on {} already", dir.display()),
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", dir.display())),
+    }
+}
+
+/// Mounts of this process and its children are seen by them only.
+fn hide_mounts() -> rustix::io::Result<()> {
+    #[expect(deprecated, reason = "unsafe are file descriptors, and these stay shared")]
+    rustix::thread::unshare(UnshareFlags::NEWNS)?;
+    let follow = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", follow)
+}
