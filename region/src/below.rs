@@ -97,8 +97,8 @@ pub trait Below: Send + Sync + 'static {
     /// # Errors
     /// The errno of the file system below, here and in all methods.
     fn look(&self, path: &Path) -> Result<Option<Found>>;
-    /// Everything in a directory, in any order, without `.` and `..`.
-    fn list(&self, path: &Path) -> Result<Vec<Listed>>;
+    /// Entries of a directory, up to so many of them, in any order, without `.` and `..`.
+    fn list(&self, path: &Path, entries_max: usize) -> Result<Vec<Listed>>;
     /// The contents of a regular file, up to `bytes_max` of them.
     fn read(&self, path: &Path, bytes_max: usize) -> Result<Vec<u8>>;
     /// The target of a symbolic link.

@@ -14,7 +14,7 @@ use wire::{DirRef, ReaddirEntry, ReaddirPage};
 use crate::{
     Path, Region,
     below::Listed,
-    table::{Slot, Table},
+    table::{NAMES_MAX, Slot, Table},
 };
 
 /// Listings that are kept for the pages after the first one.
@@ -131,12 +131,32 @@ impl Region {
         Ok(names)
     }
 
+    /// Has the table know which names are not in a directory. A directory that cannot be listed, or
+    /// has too many names, is looked at name by name.
+    pub(crate) async fn learn_names(&self, path: &Path) {
+        // Where it is listed already the caller is to look again.
+        if self.begin_load(std::slice::from_ref(path)).await {
+            drop(self.list_begun(path, NAMES_MAX + 1).await);
+        }
+    }
+
     async fn list_below(&self, path: &Path) -> Result<Vec<Listed>> {
-        let paths = [path.clone()];
-        while !self.begin_load(&paths).await {}
+        while !self.begin_load(std::slice::from_ref(path)).await {}
+        self.list_begun(path, usize::MAX).await
+    }
+
+    /// Lists a directory, of which that is noted.
+    async fn list_begun(&self, path: &Path, entries_max: usize) -> Result<Vec<Listed>> {
+        let begun = {
+            let table = self.lock();
+            (table.absences.begin(), table.now)
+        };
         let asked = path.clone();
-        let listed = self.call(move |below| below.list(&asked)).await;
-        self.end_load(&mut self.lock(), &paths);
+        let listed = self.call(move |below| below.list(&asked, entries_max)).await;
+        let mut table = self.lock();
+        self.end_load(&mut table, std::slice::from_ref(path));
+        table.counts.loads += 1;
+        table.learn_names(path, listed.as_deref().ok(), begun);
         Ok(listed?)
     }
 

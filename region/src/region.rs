@@ -134,6 +134,12 @@ impl Region {
         }
     }
 
+    /// Answers nothing but errors (EIO) from now on. What was answered is committed as before.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.0.changed.notify_waiters();
+    }
+
     /// Checks what is always true of the table.
     ///
     /// # Panics
@@ -235,6 +241,9 @@ impl Region {
             changed.as_mut().enable();
             let need = {
                 let mut table = self.lock();
+                if table.closed {
+                    return Err(FsError::Io.into());
+                }
                 let acted = act(&mut table);
                 if !table.queue.is_empty() || !table.late.is_empty() {
                     self.0.work.notify_one();
@@ -251,7 +260,13 @@ impl Region {
                     self.commit(JOBS_MAX);
                 }
                 Need::Room => changed.await,
-                Need::Load(path) => self.load(vec![path]).await?,
+                Need::Load(path) => {
+                    let due = self.lock().due_above(&path);
+                    match due {
+                        Some(dir) => Box::pin(self.learn_names(&dir)).await,
+                        None => self.load(vec![path]).await?,
+                    }
+                }
                 Need::Read(ino, path) => self.read_whole(ino, path).await?,
                 Need::File(ino, path) => self.open_below(ino, path).await?,
                 Need::Grow(ino) => Box::pin(self.grow(ino)).await?,

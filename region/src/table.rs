@@ -9,6 +9,7 @@
 //!
 //! Invariant: what [`Table::check`] checks, after every operation.
 
+mod absences;
 mod check;
 mod forget;
 
@@ -19,9 +20,11 @@ use bytes::Bytes;
 use client::{Handle, LocalLocks};
 use wire::{DirRef, Entry as Answer, FileRef, NodeRef};
 
+use self::absences::Absences;
+pub(crate) use self::absences::NAMES_MAX;
 use crate::{
     Path,
-    below::{Contents, Found},
+    below::{Contents, Found, Listed},
     commit::{Queue, Trouble},
     counts::Counts,
     holds::Holds,
@@ -187,7 +190,10 @@ pub(crate) struct Table {
     pub(crate) holds: Holds,
     pub(crate) locks: LocalLocks,
     pub(crate) listings: Listings,
+    pub(crate) absences: Absences,
     pub(crate) counts: Counts,
+    /// Whether operations are refused.
+    pub(crate) closed: bool,
     /// Bytes of contents that are not below.
     pub(crate) dirty_bytes: usize,
     /// About how much memory the table takes, in bytes.
@@ -216,7 +222,9 @@ impl Table {
             holds: Holds::default(),
             locks: LocalLocks::default(),
             listings: Listings::default(),
+            absences: Absences::default(),
             counts: Counts::default(),
+            closed: false,
             dirty_bytes: 0,
             memory: 0,
             last_made: MADE,
@@ -254,14 +262,41 @@ impl Table {
             // A name that is not here never was, unless it was below before or was forgotten.
             let above = self.entries.get(&above).and_then(|above| self.node_of(above));
             let known = above.and_then(|above| above.directory()).is_some_and(Directory::knows_all);
-            return if known { Ok(None) } else { Err(Need::Load(path.clone())) };
+            return if known { Ok(None) } else { self.not_listed(path) };
         };
         match entry.slot {
             Slot::Node(ino) => Ok(Some(ino)),
             Slot::Absent(Some(until)) if until <= self.now && !entry.below && !entry.committing => {
-                Err(Need::Load(path.clone()))
+                self.not_listed(path)
             }
             Slot::Absent(_) => Ok(None),
+        }
+    }
+
+    /// Tells that a name is absent if the directory above was listed and has none; else below must say.
+    fn not_listed(&self, path: &Path) -> Result<Option<Ino>> {
+        match self.above(path) {
+            Some((dir, name)) if self.absences.have_none(dir, &name, self.now) => Ok(None),
+            Some(_) | None => Err(Need::Load(path.clone())),
+        }
+    }
+
+    /// The directory that should be listed before anything more is looked for in it.
+    pub(crate) fn due_above(&self, path: &Path) -> Option<Path> {
+        let (dir, _) = self.above(path)?;
+        let (above, _) = path.split()?;
+        (self.absences.is_due(dir) && !self.holds.cover(&above)).then_some(above)
+    }
+
+    /// Takes in the names of a directory below, of a listing that was begun at `begun`.
+    pub(crate) fn learn_names(
+        &mut self,
+        path: &Path,
+        listed: Option<&[Listed]>,
+        (begun, at): (u64, Time),
+    ) {
+        if let Some(Slot::Node(dir)) = self.entries.get(path).map(|entry| entry.slot) {
+            self.absences.learn(dir, (listed, begun), at.plus_ms(ABSENT_MS));
         }
     }
 
@@ -364,6 +399,7 @@ impl Table {
         let Some((found, body)) = found else {
             let until = self.now.plus_ms(ABSENT_MS);
             self.put(path.clone(), Slot::Absent(Some(until)), false);
+            self.absences.missed(above);
             return;
         };
         let ino = self.number_of(&found.attr);
@@ -408,6 +444,9 @@ impl Table {
         if let Some(entry) = self.entries.remove(path) {
             self.memory -= entry_bytes(path);
             self.counts.superseded += entry.pending;
+            if let (Slot::Node(_), Some((above, _))) = (entry.slot, self.above(path)) {
+                self.absences.forget_names(above);
+            }
         }
     }
 
@@ -417,6 +456,7 @@ impl Table {
         if node.path.is_none() && node.opens == 0 {
             self.memory -= node.contents_bytes();
             self.nodes.remove(&ino);
+            self.absences.forget(ino);
         }
     }
 

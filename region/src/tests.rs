@@ -12,7 +12,7 @@ use client::{Error, FileSystem as _, Handle, New as NewFile};
 use futures::executor::block_on;
 use wire::{DirRef, Entry, FileRef};
 
-use crate::{Below as _, Calls, Memory, Meta, New, Path, Region, Settings, Verify};
+use crate::{Below as _, Calls, Change, Memory, Meta, New, Path, Region, Settings, Verify};
 
 /// A clock that goes on by a second whenever somebody looks: nothing waits for long.
 struct Seconds(AtomicI64);
@@ -23,8 +23,20 @@ impl Clock for Seconds {
     }
 }
 
+/// A clock that is set by hand.
+struct Still(AtomicI64);
+
+impl Clock for Still {
+    fn now(&self) -> Time {
+        Time { sec: self.0.load(Ordering::Relaxed), nsec: 0 }
+    }
+}
+
 fn world(settings: Settings) -> (Memory, Region) {
-    let clock = Arc::new(Seconds(AtomicI64::new(1_000_000)));
+    world_at(Arc::new(Seconds(AtomicI64::new(1_000_000))), settings)
+}
+
+fn world_at(clock: Arc<impl Clock + 'static>, settings: Settings) -> (Memory, Region) {
     let memory = Memory::new(Arc::clone(&clock) as Arc<dyn Clock>);
     let below = Arc::new(memory.clone());
     let region = Region::new(below, Calls::Here, settings, clock, HashKey::new(1, 2)).unwrap();
@@ -103,6 +115,99 @@ fn an_outsider_s_file_stays_whatever_the_region_does_with_the_name() {
     assert_eq!(read_below(&memory, "f"), "theirs");
     assert_eq!(read_below(&memory, "d"), "theirs, too");
     assert_eq!(region.progress().failed, 0);
+}
+
+/// A directory that was there before the region, with so many files.
+fn old_dir(memory: &Memory, region: &Region, files: usize) -> DirRef {
+    let time = Time { sec: 5, nsec: 0 };
+    let meta = Meta { mode: 0o755, uid: 0, gid: 0, atime: time, mtime: time };
+    memory.make(&path("d"), &New::Directory, &meta).unwrap();
+    memory.set(&path("d"), &Change { mode: Some(0o755), ..Change::default() }).unwrap();
+    (0..files).for_each(|file| outsider_makes(memory, &format!("d/old{file}"), "old"));
+    lookup(region, &DirRef::ROOT, "d").unwrap().dir.unwrap()
+}
+
+fn absent() -> Option<Error> {
+    Some(FsError::NotFound.into())
+}
+
+#[test]
+fn new_names_in_an_old_directory_are_known_after_a_few_looks() {
+    let clock = Arc::new(Still(AtomicI64::new(1_000_000)));
+    let (memory, region) = world_at(Arc::clone(&clock), Settings::default());
+    let d = old_dir(&memory, &region, 100);
+    let loads = || region.progress().counts.loads;
+    let before = loads();
+    for file in 0..500 {
+        create(&region, &d, &format!("new{file}"), "new").unwrap();
+    }
+    assert_eq!(loads() - before, 5, "four looks and a listing");
+    sync(&region);
+    assert_eq!(lookup(&region, &d, "old99").map(drop), Ok(()));
+    // A file that stops a program is seen after a while.
+    assert_eq!(lookup(&region, &d, "stop").err(), absent());
+    outsider_makes(&memory, "d/stop", "");
+    assert_eq!(lookup(&region, &d, "stop").err(), absent());
+    clock.0.fetch_add(6, Ordering::Relaxed);
+    assert_eq!(lookup(&region, &d, "stop").map(drop), Ok(()));
+    // Names that are gone, and names that have come meanwhile, are right.
+    let before = loads();
+    for file in 0..100 {
+        let gone = format!("old{file}");
+        block_on(region.unlink(&Cred::ROOT, &d, &name(&gone))).unwrap();
+        assert_eq!(lookup(&region, &d, &gone).err(), absent());
+        assert_eq!(lookup(&region, &d, &format!("none{file}")).err(), absent());
+    }
+    sync(&region);
+    assert!(loads() - before < 110, "{} looks", loads() - before);
+    assert_eq!(memory.list(&path("d"), usize::MAX).unwrap().len(), 501);
+}
+
+#[test]
+fn a_file_that_was_forgotten_is_found_though_its_directory_was_listed_before_it_was_made() {
+    let settings = Settings { memory_max: 100_000, ..Settings::default() };
+    let (memory, region) = world_at(Arc::new(Still(AtomicI64::new(1_000_000))), settings);
+    let d = old_dir(&memory, &region, 3);
+    for file in 0..400 {
+        let handle = create(&region, &d, &format!("new{file}"), "new").unwrap();
+        block_on(region.release(handle)).unwrap();
+        if file % 50 == 0 {
+            sync(&region);
+        }
+    }
+    sync(&region);
+    assert!(region.progress().memory <= 90_000, "{:?}", region.progress());
+    for file in 0..400 {
+        let found = lookup(&region, &d, &format!("new{file}"));
+        assert_eq!(found.map(|found| found.attr.size), Ok(3), "new{file}");
+    }
+}
+
+#[test]
+fn a_directory_of_very_many_names_is_looked_at_name_by_name() {
+    let (memory, region) =
+        world_at(Arc::new(Still(AtomicI64::new(1_000_000))), Settings::default());
+    let d = old_dir(&memory, &region, crate::table::NAMES_MAX + 1);
+    let before = region.progress().counts.loads;
+    for file in 0..100 {
+        create(&region, &d, &format!("new{file}"), "new").unwrap();
+    }
+    assert_eq!(region.progress().counts.loads - before, 101, "one listing, which is of no use");
+    sync(&region);
+}
+
+#[test]
+fn a_region_that_is_closed_answers_no_more_and_ends() {
+    let (memory, region) = world(Settings::default());
+    let handle = create(&region, &DirRef::ROOT, "f", "answered").unwrap();
+    region.close();
+    let lost = Err(FsError::Io.into());
+    assert_eq!(block_on(region.write(handle, 0, Bytes::from_static(b"x"), false)).map(drop), lost);
+    assert_eq!(create(&region, &DirRef::ROOT, "g", "").err(), Some(FsError::Io.into()));
+    let report = block_on(region.finish(std::time::Duration::ZERO, |_| ())).unwrap();
+    assert!(report.counts.add_up() && report.failed.is_empty());
+    assert_eq!(block_on(region.verify(Verify::All)), Ok(Vec::new()));
+    assert_eq!(read_below(&memory, "f"), "answered");
 }
 
 #[test]

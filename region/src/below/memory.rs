@@ -215,10 +215,10 @@ impl Below for Memory {
         })
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<Listed>> {
+    fn list(&self, path: &Path, entries_max: usize) -> Result<Vec<Listed>> {
         self.ask("list", Some(path), |state| {
             let dir = state.find_dir(path)?;
-            let entries = state.entries(dir).iter();
+            let entries = state.entries(dir).iter().take(entries_max);
             let listed = entries.map(|(name, ino)| Listed {
                 name: name.clone(),
                 ino: Ino(*ino),

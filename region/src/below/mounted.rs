@@ -126,7 +126,7 @@ impl Below for Mounted {
         }
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<Listed>> {
+    fn list(&self, path: &Path, entries_max: usize) -> Result<Vec<Listed>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let dir = walk::open(&self.root, path, flags).map_err(walk::error)?;
         let mut listed = Vec::new();
@@ -145,6 +145,9 @@ impl Below for Mounted {
                 tracing::debug!(name = %name.escape_ascii(), "a name below is too long");
                 continue;
             };
+            if listed.len() == entries_max {
+                break;
+            }
             listed.push(Listed { name, ino: Ino(entry.ino()), kind: kind_of(entry.file_type()) });
         }
         Ok(listed)

@@ -86,7 +86,7 @@ fn text(below: &dyn Below, at: &str) -> String {
 }
 
 fn names(below: &dyn Below, at: &str) -> Vec<String> {
-    let listed = below.list(&path(at)).unwrap();
+    let listed = below.list(&path(at), usize::MAX).unwrap();
     let mut names: Vec<String> = listed.iter().map(|entry| entry.name.to_string()).collect();
     names.sort();
     names

@@ -43,7 +43,7 @@ fn calls_are_counted_and_fail_as_planned() {
         Err(FsError::Denied)
     );
     memory.fail(|call| (call.method == "list").then_some(FsError::Stale));
-    assert_eq!(memory.list(&path("d")), Err(FsError::Stale));
+    assert_eq!(memory.list(&path("d"), usize::MAX), Err(FsError::Stale));
     memory.heal();
     memory.rename(&path("a"), &path("d/a"), wire::RenameMode::Replace).unwrap();
     assert_eq!((memory.calls_of("look"), memory.calls_of("rename")), (2, 2));

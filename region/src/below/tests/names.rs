@@ -32,7 +32,7 @@ fn what_is_made_is_as_it_was_asked_for() {
         assert_eq!(below.target(&path("2")), Ok("some/where".into()));
         assert_eq!(below.target(&path("0")), Err(FsError::Invalid));
         let kinds: Vec<_> = names(below, "").iter().map(|at| look(below, at).unwrap()).collect();
-        for entry in below.list(&Path::root()).unwrap() {
+        for entry in below.list(&Path::root(), usize::MAX).unwrap() {
             let found = kinds.iter().find(|found| found.attr.ino == entry.ino).unwrap();
             assert!(entry.kind.is_none_or(|kind| kind == found.attr.kind));
         }
@@ -77,8 +77,8 @@ fn nothing_is_at_a_path_below_no_directory() {
         let new = New::File(contents(""));
         assert_eq!(below.make(&path("x/y"), &new, &meta(0o644)), Err(FsError::NotFound));
         assert_eq!(below.make(&path("f/y"), &new, &meta(0o644)), Err(FsError::NotDirectory));
-        assert_eq!(below.list(&path("x")), Err(FsError::NotFound));
-        assert_eq!(below.list(&path("f")), Err(FsError::NotDirectory));
+        assert_eq!(below.list(&path("x"), usize::MAX), Err(FsError::NotFound));
+        assert_eq!(below.list(&path("f"), usize::MAX), Err(FsError::NotDirectory));
         assert_eq!(below.read(&path("d"), 9), Err(FsError::IsDirectory));
         assert_eq!(below.read(&path("x"), 9), Err(FsError::NotFound));
         assert_eq!(below.set(&path("x"), &mode(0)), Err(FsError::NotFound));
@@ -96,7 +96,7 @@ fn no_symbolic_link_is_followed() {
         let (at, new) = (path("s/f"), New::File(contents("")));
         assert_eq!(below.look(&at), Err(FsError::Loop));
         assert_eq!(below.look(&path("out/passwd")), Err(FsError::Loop));
-        assert_eq!(below.list(&path("s")), Err(FsError::Loop));
+        assert_eq!(below.list(&path("s"), usize::MAX), Err(FsError::Loop));
         assert_eq!(below.make(&path("s/g"), &new, &meta(0o644)), Err(FsError::Loop));
         assert_eq!(below.unlink(&at), Err(FsError::Loop));
         assert_eq!(below.rename(&at, &path("x"), Replace), Err(FsError::Loop));
@@ -201,7 +201,7 @@ fn names_have_any_bytes_and_paths_any_length() {
             let at = path(name);
             below.make(&at, &New::File(contents("x")), &meta(0o644)).unwrap();
             assert_eq!(below.read(&at, 9), Ok(b"x".to_vec()));
-            let listed = below.list(&Path::root()).unwrap();
+            let listed = below.list(&Path::root(), usize::MAX).unwrap();
             let entry = listed.iter().find(|entry| entry.name.as_bytes() == name);
             assert!(entry.is_some(), "{}", name.escape_ascii());
             below.unlink(&at).unwrap();
@@ -230,7 +230,7 @@ fn listings_of_large_directories_are_whole() {
         for number in 0..1000 {
             file(below, &format!("file-{number:04}"), "");
         }
-        let listed = below.list(&Path::root()).unwrap();
+        let listed = below.list(&Path::root(), usize::MAX).unwrap();
         let inos: std::collections::BTreeSet<Ino> = listed.iter().map(|entry| entry.ino).collect();
         assert_eq!((listed.len(), inos.len()), (1000, 1000));
     });

@@ -70,7 +70,9 @@ fn tree(below: &dyn Below) -> Tree {
             FileKind::File => below.read(&at, usize::MAX).unwrap(),
             FileKind::Symlink => below.target(&at).unwrap().to_vec(),
             FileKind::Directory => {
-                todo.extend(below.list(&at).unwrap().iter().map(|entry| at.child(&entry.name)));
+                todo.extend(
+                    below.list(&at, usize::MAX).unwrap().iter().map(|entry| at.child(&entry.name)),
+                );
                 Vec::new()
             }
             _ => Vec::new(),
