@@ -17,8 +17,11 @@ use crate::{failure, mount_log::MountLog, output};
 pub(crate) fn leave(what: &str, ready: &str, quiet: bool) -> anyhow::Result<ExitCode> {
     let (said, say) = std::io::pipe()?;
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    // With our own arguments: what they mean does not depend on the process.
-    command.args(std::env::args_os().skip(1)).arg("--daemon");
+    // With our own arguments: what they mean does not depend on the process. What comes after `--`
+    // is no option.
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let options = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    command.args(&args[..options]).arg("--daemon").args(&args[options..]);
     command.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
     let mut child =
         command.spawn().with_context(|| format!("cannot start the process of {what}"))?;

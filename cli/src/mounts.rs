@@ -124,6 +124,11 @@ fn unescape(text: &[u8]) -> PathBuf {
 }
 
 impl Mount {
+    /// Whether the kernel lists this as what is mounted.
+    pub(crate) fn is_of(&self, source: &str) -> bool {
+        self.source == source
+    }
+
     /// Whether no process serves the mount any more: an earlier process was killed. A mount whose
     /// server is away is not dead, and would not answer: the mount is asked only if no process says
     /// that it serves it, and the wait is bounded.

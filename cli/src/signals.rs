@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) struct Stop {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Signal>,
 }
 
 impl Stop {
@@ -17,7 +18,14 @@ impl Stop {
         Ok(Stop {
             interrupt: take(SignalKind::interrupt())?,
             terminate: take(SignalKind::terminate())?,
+            hangup: None,
         })
+    }
+
+    /// SIGHUP as well: for a process whose end is work, and whose terminal may go.
+    pub(crate) fn hangup_too(self) -> anyhow::Result<Stop> {
+        let hangup = signal(SignalKind::hangup()).context("cannot handle signals")?;
+        Ok(Stop { hangup: Some(hangup), ..self })
     }
 
     /// Returns when someone asks the process to end.
@@ -25,6 +33,14 @@ impl Stop {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = next(self.hangup.as_mut()) => {}
         }
+    }
+}
+
+async fn next(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }

@@ -236,6 +236,23 @@ fn a_user_who_is_not_root_works_in_a_region_too() {
     assert_eq!((file.mode() & 0o7777, file.uid(), file.size()), (0o440, 65534, 2));
     assert_eq!(fs::metadata(dir.join("a")).unwrap().mode() & 0o7777, 0o750);
     assert_eq!(fs::metadata(dir.join("h")).unwrap().nlink(), 2);
+
+    // The shell stands in the directory before it is a region, and what it starts works inside.
+    let script = format!(
+        "{pando} region up . --log none; {pando} region exec . -- sh -c 'echo x > new; rm h'
+         test -e new; test ! -e h; {pando} region end . --verify full --json",
+        pando = text(&program)
+    );
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", &script])
+        .current_dir(&dir)
+        .env("HOME", "/nonexistent")
+        .output()
+        .unwrap();
+    // The shell itself still sees what is below.
+    let said = stderr(&output);
+    assert!(!said.contains("differs"), "{said}");
+    assert!(dir.join("new").exists() && !dir.join("h").exists(), "{said}");
 }
 
 #[test]
@@ -405,4 +422,54 @@ fn a_region_whose_process_was_killed_leaves_no_trace_that_is_in_the_way() {
     let again = Up::on(folder.path());
     assert_eq!(again.sh("cat f"), "x\n");
     went_well(&again.end(&[]));
+}
+
+#[test]
+fn a_region_that_is_lost_by_force_answers_no_more_and_has_what_it_answered() {
+    let folder = folder();
+    let dir = folder.path().join("d");
+    fs::create_dir(&dir).unwrap();
+    let up = Up::on(&dir);
+    // Each line is a change; the count is that of those that were answered.
+    let script = "exec 3>> log; echo ready; n=0; while echo x >&3; do n=$((n + 1)); done
+        echo $n; echo below > /$OLDPWD/after || true";
+    let mut child = up.exec(&format!("cd .; OLDPWD={}; {script}", text(&dir)));
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("it was asked for"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    went_well(&up.end(&["--force"]));
+    line.clear();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    child.wait().unwrap();
+    let lines: usize = line.trim().parse().expect("it counts");
+    assert_eq!(fs::read(dir.join("log")).unwrap().len(), 2 * lines);
+    // Nor has the program fallen through.
+    assert_eq!(sh(&dir, "ls"), "log\n");
+}
+
+#[test]
+fn a_directory_that_is_a_region_is_none_a_second_time_from_inside() {
+    let folder = folder();
+    let up = Up::on(folder.path());
+    let again = format!("{} region up . --log none", env!("CARGO_BIN_EXE_pando"));
+    let output = up.exec(&format!("{again} 2>&1 || true")).wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("a region is on"), "{said}");
+    up.sh("echo x > f");
+    went_well(&up.end(&[]));
+}
+
+#[test]
+fn what_below_refuses_fails_a_flush() {
+    let folder = folder();
+    let up = Up::on(folder.path());
+    let theirs = format!(
+        "ls; echo ours > f; nsenter --target {} --mount sh -c 'echo theirs > {}/f'",
+        std::process::id(),
+        text(folder.path())
+    );
+    up.sh(&theirs);
+    let refused = fail(1, &["region", "flush", text(folder.path())]);
+    assert!(refused.contains("what the file system below refuses: 1 paths"), "{refused}");
+    assert_eq!(up.end(&[]).status.code(), Some(1));
 }

@@ -58,8 +58,11 @@ pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
             let mut all = Vec::new();
             for socket in control::sockets()? {
                 // One that has ended since is none.
-                if let Some(there) = control::ask_at(&socket, &Asked::Status)? {
-                    all.push(standing(there)?);
+                let Some(there) = control::ask_at(&socket, &Asked::Status)? else { continue };
+                there.is_asked_shortly()?;
+                match standing(there) {
+                    Ok(standing) => all.push(standing),
+                    Err(error) => ending::warn(&format!("{}: {error:#}", socket.display())),
                 }
             }
             all.sort_by(|one, other| one.dir.cmp(&other.dir));
@@ -91,7 +94,7 @@ fn shown(standing: &Standing) -> String {
         "{}: process {pid}, programs entered: {programs}, {memory}\n  \
          {dirty} paths to commit, {refused} refused{trouble}\n  \
          {} changes: {} committed in {} calls, {} superseded; {} look-ups below\n",
-        dir.display(),
+        dir,
         standing.acknowledged,
         standing.committed,
         standing.commits,

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use client::FileSystem as _;
 use region::{Progress, Region};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ use crate::mounts;
 
 /// How often somebody who waits is told how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
+/// Time within which a process that works answers a question for its state, or reads an answer.
+const READ_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a question.
 const ASKED_MAX: u64 = 64 << 10;
 
@@ -85,7 +87,7 @@ pub(super) struct Entered {
 /// How far a region is.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Standing {
-    pub(super) dir: PathBuf,
+    pub(super) dir: String,
     pub(super) pid: u32,
     pub(super) programs: usize,
     pub(super) memory: usize,
@@ -116,28 +118,103 @@ pub(super) struct End {
 }
 
 /// Somebody who waits for answers.
-pub(super) struct Caller(OwnedWriteHalf);
+pub(super) struct Caller {
+    to: OwnedWriteHalf,
+    /// Whether all lines were sent whole.
+    is_whole: bool,
+}
+
+fn line_of(told: &Told) -> Vec<u8> {
+    let mut line = serde_json::to_vec(told).expect("numbers and text");
+    line.push(b'\n');
+    line
+}
 
 impl Caller {
     /// Sends a line. Somebody who has gone away misses it.
     pub(super) async fn tell(&mut self, told: &Told) {
-        let mut line = serde_json::to_vec(told).expect("numbers and words");
-        line.push(b'\n');
-        drop(self.0.write_all(&line).await);
+        // After half a line another one is of no use.
+        if self.is_whole {
+            self.is_whole = self.to.write_all(&line_of(told)).await.is_ok();
+        }
     }
 
-    /// Tells how far the region is, again and again, until this is dropped.
+    /// Sends the last line. Somebody who does not read it, as a stopped process, misses it.
+    pub(super) async fn tell_last(&mut self, told: &Told) {
+        drop(tokio::time::timeout(READ_WITHIN, self.tell(told)).await);
+    }
+
+    /// Tells how far the region is, again and again, until this is dropped. Only whole lines are
+    /// sent, and none to somebody who does not read.
     pub(super) async fn follow(&mut self, region: &Region) {
         loop {
-            self.tell(&Told::Progress(ending::message(&region.progress()))).await;
             tokio::time::sleep(TOLD_EVERY).await;
+            if self.is_whole {
+                let line = line_of(&Told::Progress(ending::message(&region.progress())));
+                self.is_whole = match self.to.try_write(&line) {
+                    Ok(written) => written == line.len(),
+                    Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+                };
+            }
         }
+    }
+}
+
+/// The socket of a region that has not begun: nothing of it may be needed while the region's thread
+/// serves the mount, which may cover it.
+pub(super) struct Socket {
+    path: PathBuf,
+    listener: std::os::unix::net::UnixListener,
+}
+
+impl Socket {
+    /// The socket of a region on a directory that is locked; `None` where there can be none, which
+    /// is said.
+    ///
+    /// # Errors
+    /// When a region of this user is known by the path already.
+    pub(super) fn claim(dir: &Path) -> anyhow::Result<Option<Socket>> {
+        let claimed = socket_of(dir).and_then(|path| {
+            ensure!(!path.starts_with(dir), "{} is in it", path.display());
+            if let Some(there) = connect(&path)? {
+                return Ok(Err(there));
+            }
+            let context = || format!("cannot listen at {}", path.display());
+            // A process that was killed has left it.
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(context);
+                }
+                Ok(()) | Err(_) => {}
+            }
+            let listener = std::os::unix::net::UnixListener::bind(&path).with_context(context)?;
+            let mode = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&path, mode).with_context(context)?;
+            listener.set_nonblocking(true).with_context(context)?;
+            Ok(Ok(Socket { path, listener }))
+        });
+        match claimed {
+            Ok(Ok(socket)) => Ok(Some(socket)),
+            Ok(Err(_)) => bail!("a region is on {} already", dir.display()),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "other commands cannot reach the region");
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The next region on the directory removes what stays.
+        drop(std::fs::remove_file(&self.path));
     }
 }
 
 /// A region's socket, while it answers.
 pub(super) struct Control {
-    path: PathBuf,
+    _socket: Socket,
     shared: Rc<Shared>,
 }
 
@@ -146,6 +223,8 @@ struct Shared {
     region: Region,
     entered: Entered,
     programs: Cell<usize>,
+    /// Whether no more programs may enter.
+    ends_now: Cell<bool>,
     on_end: OnEnd,
     ends: mpsc::Sender<End>,
 }
@@ -153,21 +232,11 @@ struct Shared {
 impl Control {
     /// Answers from now on, in local tasks. Wishes that the region ends arrive at the receiver.
     pub(super) fn listen(
+        socket: Socket,
         site: &Site,
         on_end: OnEnd,
     ) -> anyhow::Result<(Control, mpsc::Receiver<End>)> {
-        let path = socket_of(&site.dir)?;
-        let context = || format!("cannot listen at {}", path.display());
-        // The directory is locked: what is there was left by a process that was killed.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(context);
-            }
-            Ok(()) | Err(_) => {}
-        }
-        let listener = UnixListener::bind(&path).with_context(context)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))
-            .with_context(context)?;
+        let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
         let pid = std::process::id();
         let entered = Entered { pid, device: site.device, is_hidden: site.is_hidden };
         let (ends, ended) = mpsc::channel(1);
@@ -176,23 +245,22 @@ impl Control {
             region: site.region.clone(),
             entered,
             programs: Cell::new(0),
+            ends_now: Cell::new(false),
             on_end,
             ends,
         });
         tokio::task::spawn_local(accept(listener, Rc::clone(&shared)));
-        Ok((Control { path, shared }, ended))
+        Ok((Control { _socket: socket, shared }, ended))
+    }
+
+    /// Lets no more programs enter, or lets them again.
+    pub(super) fn ends_now(&self, ends: bool) {
+        self.shared.ends_now.set(ends);
     }
 
     /// Number of programs that have entered and not ended.
     pub(super) fn programs(&self) -> usize {
         self.shared.programs.get()
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // The next region on the directory removes what stays.
-        drop(std::fs::remove_file(&self.path));
     }
 }
 
@@ -216,8 +284,11 @@ async fn answer(stream: UnixStream, shared: Rc<Shared>) {
         return;
     }
     let (mut from, to) = stream.into_split();
-    let mut to = Caller(to);
+    let mut to = Caller { to, is_whole: true };
     match question(&mut from).await {
+        Ok(Asked::Enter) if shared.ends_now.get() => {
+            to.tell(&Told::Refused("the region ends".to_owned())).await;
+        }
         Ok(Asked::Enter) => {
             // First, so that nobody ends the region in between.
             shared.programs.set(shared.programs.get() + 1);
@@ -235,7 +306,11 @@ async fn answer(stream: UnixStream, shared: Rc<Shared>) {
                     () = to.follow(&shared.region) => unreachable!("it goes on for ever"),
                 }
             };
+            let refused = shared.region.progress().failed;
             to.tell(&match flushed {
+                Ok(()) if refused > 0 => Told::Refused(format!(
+                    "all is committed but what the file system below refuses: {refused} paths"
+                )),
                 Ok(()) => Told::Flushed,
                 Err(error) => Told::Refused(format!("not everything could be committed: {error}")),
             })
@@ -270,7 +345,7 @@ impl Shared {
     fn standing(&self) -> Standing {
         let Progress { dirty, late, failed, trouble, memory, counts } = self.region.progress();
         Standing {
-            dir: self.dir.clone(),
+            dir: mounts::shown(&self.dir),
             pid: self.entered.pid,
             programs: self.programs.get(),
             memory,
@@ -320,22 +395,26 @@ pub(super) fn ask(dir: &Path, asked: &Asked) -> anyhow::Result<Connection> {
 
 /// Asks the region of a socket; `None` if it has ended.
 pub(super) fn ask_at(socket: &Path, asked: &Asked) -> anyhow::Result<Option<Connection>> {
-    let context = || format!("cannot ask {}", socket.display());
-    let mut stream = match std::os::unix::net::UnixStream::connect(socket) {
+    let Some(mut stream) = connect(socket)? else { return Ok(None) };
+    let mut line = serde_json::to_vec(asked)?;
+    line.push(b'\n');
+    stream.write_all(&line).with_context(|| format!("cannot ask {}", socket.display()))?;
+    Ok(Some(Connection(BufReader::new(stream))))
+}
+
+fn connect(socket: &Path) -> anyhow::Result<Option<std::os::unix::net::UnixStream>> {
+    match std::os::unix::net::UnixStream::connect(socket) {
+        Ok(stream) => Ok(Some(stream)),
         Err(error)
             if matches!(
                 error.kind(),
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
             ) =>
         {
-            return Ok(None);
+            Ok(None)
         }
-        stream => stream.with_context(context)?,
-    };
-    let mut line = serde_json::to_vec(asked)?;
-    line.push(b'\n');
-    stream.write_all(&line).with_context(context)?;
-    Ok(Some(Connection(BufReader::new(stream))))
+        Err(error) => Err(error).with_context(|| format!("cannot ask {}", socket.display())),
+    }
 }
 
 impl Connection {
@@ -350,6 +429,11 @@ impl Connection {
             Told::Refused(why) => bail!("{why}"),
             told => Ok(told),
         }
+    }
+
+    /// Waits for each line for so long as somebody who works takes at most to answer.
+    pub(super) fn is_asked_shortly(&self) -> io::Result<()> {
+        self.0.get_ref().set_read_timeout(Some(READ_WITHIN))
     }
 
     /// The connection itself.

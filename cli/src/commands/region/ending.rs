@@ -108,9 +108,9 @@ pub(super) async fn end(
     let since = Instant::now();
     let mut finishing = std::pin::pin!(region.finish(ending.patience, told));
     let mut asked = false;
-    let report = loop {
+    let finished = loop {
         tokio::select! {
-            report = &mut finishing => break report.context("cannot make the region stable")?,
+            report = &mut finishing => break report.context("cannot make the region stable"),
             () = stop.asked() => {
                 let left = region.progress();
                 let left = left.dirty + left.failed;
@@ -121,23 +121,33 @@ pub(super) async fn end(
         }
     };
     let flushed_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let mut wrong = Vec::new();
+    // First of all, as nobody else has them.
+    if let Some(spill) = ending.spill.as_deref().filter(|_| region.progress().failed > 0) {
+        wrong.push(match region.spill(spill) {
+            Ok(files) => format!("contents of {files} files are in {}", spill.display()),
+            Err(error) => format!("cannot write to {}: {error}", spill.display()),
+        });
+    }
+    let report = match finished {
+        Ok(report) => report,
+        Err(error) if wrong.is_empty() => return Err(error),
+        Err(error) => return Err(error.context(wrong.join("; "))),
+    };
     let verify = match ending.verify {
         Compared::No => Verify::No,
         Compared::Some => Verify::Some(VERIFIED),
         Compared::Full => Verify::All,
     };
-    let differences = region.verify(verify).await.context("cannot compare the region")?;
-    let mut wrong = Vec::new();
+    let differences = region.verify(verify).await.unwrap_or_else(|error| {
+        wrong.push(format!("cannot compare the region: {error}"));
+        Vec::new()
+    });
     for (path, error) in report.failed.iter().take(NAMED_MAX) {
         wrong.push(format!("not committed: {path}: {error}"));
     }
     for difference in differences.iter().take(NAMED_MAX) {
         wrong.push(format!("differs: {}: {}", difference.path, difference.what));
-    }
-    if let Some(spill) = ending.spill.as_deref().filter(|_| !report.failed.is_empty()) {
-        let files =
-            region.spill(spill).with_context(|| format!("cannot write to {}", spill.display()))?;
-        wrong.push(format!("contents of {files} files are in {}", spill.display()));
     }
     let counts = report.counts;
     if !counts.add_up() {

@@ -46,12 +46,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             File::open(format!("/proc/{}/ns/mnt", entered.pid)).with_context(context)?;
         let kind = Some(LinkNameSpaceType::Mount);
         rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).with_context(context)?;
-        // The same path, which may lead into the region by now.
-        std::env::set_current_dir(&work_dir)
-            .with_context(|| format!("cannot go to {}", work_dir.display()))?;
     }
-    let found = std::fs::metadata(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
+    // The same path, which may lead into the region by now.
+    std::env::set_current_dir(&work_dir)
+        .with_context(|| format!("cannot go to {}", work_dir.display()))?;
     // A program must not fall through to the file system below.
+    let found = std::fs::metadata(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
     ensure!(found.dev() == entered.device, "the region is not mounted at {}", dir.display());
     let stream = connection.into_stream();
     rustix::io::fcntl_setfd(&stream, FdFlags::empty())

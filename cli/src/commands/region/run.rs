@@ -14,7 +14,7 @@ use tokio::task::LocalSet;
 use super::{
     control::{Control, OnEnd},
     ending::{self, EndingArgs, ReportArgs},
-    site::{self, SiteArgs},
+    site::SiteArgs,
 };
 use crate::{connect, failure, signals::Stop};
 
@@ -48,11 +48,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let taken = args.site.take(dir)?;
     let runtime = connect::runtime()?;
     LocalSet::new().block_on(&runtime, async {
-        let mut stop = Stop::listen()?;
-        let site = Box::pin(taken.start()).await?;
-        let (control, _ends) = Control::listen(&site, OnEnd::WithItsProgram)?;
+        let mut stop = Stop::listen()?.hangup_too()?;
+        let mut taken = taken;
+        let socket = taken.socket.take();
+        let mut site = Box::pin(taken.start()).await?;
+        let control = socket.map(|socket| Control::listen(socket, &site, OnEnd::WithItsProgram));
         let ran = program(&args.program, work_dir.as_deref(), &mut stop).await;
-        site::unmount(&site.dir, site.mounted).await;
+        if let Some(Ok((control, _))) = &control {
+            control.ends_now(true);
+        }
+        site.leave(&mut stop).await;
         let bar = ending::bar();
         let told = |progress: &_| bar.set_message(ending::message(progress));
         let outcome = Box::pin(ending::end(&site.region, &ending, &mut stop, told)).await;

@@ -4,19 +4,32 @@ use std::{
     fs::File,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    pin::Pin,
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use client::SystemClock;
-use mount::{Mounted, Options, Unmount};
+use mount::{Ended, Error, Options, Unmount};
 use region::{Calls, Region, Settings};
-use rustix::{fs::FlockOperation, mount::MountPropagationFlags, thread::UnshareFlags};
+use rustix::{
+    fs::FlockOperation,
+    mount::{MountFlags, MountPropagationFlags},
+    thread::UnshareFlags,
+};
 
-use crate::{mounting, system::SystemRandom};
+use super::control::Socket;
+use crate::{mounting, mounts, signals::Stop, system::SystemRandom};
 
 /// Tasks that commit at the same time.
 const WORKERS: usize = 4;
+
+/// The source of the mount, in the kernel's table.
+const SOURCE: &str = "pando-region";
+
+/// Time within which a mount ends that was taken away, if it is nowhere else.
+const LEFT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The largest file that may be kept in memory.
 const INLINE_MAX: u64 = 64 << 10;
@@ -53,7 +66,13 @@ fn options(text: &str) -> Result<String, String> {
 
 /// The path by which a region on a directory is known.
 pub(super) fn known_as(dir: &Path) -> anyhow::Result<PathBuf> {
-    dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))
+    dir.canonicalize().with_context(|| match mounts::find(dir) {
+        Ok(Some(mount)) if mount.is_dead() => format!(
+            "the process of the region at {dir} was killed, and left its mount: pando umount {dir}",
+            dir = dir.display()
+        ),
+        Ok(_) | Err(_) => format!("cannot use {}", dir.display()),
+    })
 }
 
 impl SiteArgs {
@@ -65,7 +84,12 @@ impl SiteArgs {
     /// Takes the directory, and for root a mount namespace, before any other thread runs.
     pub(super) fn take(&self, dir: PathBuf) -> anyhow::Result<Taken> {
         let below = region::Mounted::open(&dir)?;
+        // The root of a region is another directory than the one that is locked.
+        if mounts::find(&dir)?.is_some_and(|mount| mount.is_of(SOURCE)) {
+            bail!("a region is on {} already", dir.display());
+        }
         let lock = lock(&dir)?;
+        let socket = Socket::claim(&dir)?;
         let is_hidden = rustix::process::geteuid().is_root();
         if is_hidden {
             hide_mounts().context("cannot make a mount namespace")?;
@@ -78,7 +102,7 @@ impl SiteArgs {
             dirty_max: self.dirty_max.max(1),
             ..Settings::default()
         };
-        let mut options = Options { fsname: "pando-region".to_owned(), ..Options::default() };
+        let mut options = Options { fsname: SOURCE.to_owned(), ..Options::default() };
         // The kernel checks what programs may do, so other users may be let in where it lets us.
         options.allow_other = is_hidden;
         options.over_mounts = true;
@@ -86,13 +110,15 @@ impl SiteArgs {
             options.set(list)?;
         }
         crate::system::raise_open_files();
-        Ok(Taken { dir, below, lock, is_hidden, settings, options })
+        Ok(Taken { dir, socket, below, lock, is_hidden, settings, options })
     }
 }
 
 /// A directory that is to be a region.
 pub(super) struct Taken {
-    pub(super) dir: PathBuf,
+    dir: PathBuf,
+    /// The socket by which other commands reach the region, if there can be one.
+    pub(super) socket: Option<Socket>,
     below: region::Mounted,
     lock: File,
     is_hidden: bool,
@@ -104,19 +130,20 @@ pub(super) struct Taken {
 pub(super) struct Site {
     pub(super) dir: PathBuf,
     pub(super) region: Region,
-    pub(super) mounted: Mounted,
+    /// The end of the mount.
+    pub(super) ended: Pin<Box<dyn Future<Output = Result<Ended, Error>>>>,
     /// Number of the mount as a device, by which programs know that they are in the region.
     pub(super) device: u64,
     /// Whether only those see it who are in its mount namespace.
     pub(super) is_hidden: bool,
     /// The lock by which nobody else begins a region on the directory.
-    pub(super) lock: File,
+    _lock: File,
 }
 
 impl Taken {
     /// Begins the region. Must be called within a `LocalSet`.
     pub(super) async fn start(self) -> anyhow::Result<Site> {
-        let Taken { dir, below, lock, is_hidden, settings, options } = self;
+        let Taken { dir, below, lock, is_hidden, settings, options, .. } = self;
         let random = SystemRandom::default();
         let key = base::HashKey::new(base::Random::next(&random), base::Random::next(&random));
         let clock = Arc::new(SystemClock);
@@ -127,25 +154,76 @@ impl Taken {
         }
         let turns = mounting::turns(&options);
         let mounted = Box::pin(mount::run(region.clone(), &dir, &options, &turns)).await?;
+        let ended = Box::pin(mounted.ended());
         // This thread serves the mount.
         let path = dir.clone();
         let root = tokio::task::spawn_blocking(move || std::fs::metadata(path)).await?;
-        let device = root.with_context(|| format!("cannot use {}", dir.display()))?.dev();
-        Ok(Site { dir, region, mounted, device, is_hidden, lock })
+        let device = match root {
+            Ok(root) => root.dev(),
+            Err(error) => {
+                // The first error is the one to tell.
+                drop(mount::unmount(&dir, Unmount::Lazy).await);
+                return Err(error).with_context(|| format!("cannot use {}", dir.display()));
+            }
+        };
+        Ok(Site { dir, region, ended, device, is_hidden, _lock: lock })
     }
 }
 
-/// Takes the mount away. What still uses it loses it.
-pub(super) async fn unmount(dir: &Path, mounted: Mounted) {
-    if let Err(error) = mount::unmount(dir, Unmount::WhenIdle).await {
-        tracing::warn!(%error, "programs still use the region; they lose it");
-        if let Err(error) = mount::unmount(dir, Unmount::Lazy).await {
-            tracing::warn!(%error, "cannot unmount");
+impl Site {
+    /// Takes the mount away. Programs that still use it lose it.
+    pub(super) async fn leave(&mut self, stop: &mut Stop) {
+        match mount::unmount(&self.dir, Unmount::WhenIdle).await {
+            Ok(()) => self.ends_itself(stop).await,
+            Err(Error::NotMounted { .. }) => self.lose("it was unmounted").await,
+            Err(error) => {
+                // In a namespace of its own the mount stays, covered, so that there is no moment in
+                // which the file system below is seen.
+                if !self.is_hidden
+                    && let Err(error) = mount::unmount(&self.dir, Unmount::Lazy).await
+                {
+                    tracing::warn!(%error, "cannot unmount");
+                }
+                self.lose(&format!("{:#}", anyhow::Error::from(error))).await;
+            }
         }
-        return;
     }
-    if let Err(error) = mounted.ended().await {
-        tracing::warn!(%error, "the mount ended with an error");
+
+    /// Waits for the end of a mount that was taken away, as nobody used it.
+    pub(super) async fn ends_itself(&mut self, stop: &mut Stop) {
+        let lost = tokio::select! {
+            ended = &mut self.ended => match ended {
+                Ok(_) => return,
+                Err(error) => error.to_string(),
+            },
+            () = tokio::time::sleep(LEFT_WITHIN) => "it is mounted elsewhere, too".to_owned(),
+            () = stop.asked() => "interrupted".to_owned(),
+        };
+        self.lose(&lost).await;
+    }
+
+    /// Answers no more: a change that was answered from now on would perhaps not be committed. Nor
+    /// may a program that goes on fall through to the file system below.
+    pub(super) async fn lose(&self, why: &str) {
+        tracing::warn!(why, "programs may still use the region; they lose it");
+        if self.is_hidden {
+            self.cover().await;
+        }
+        self.region.close();
+    }
+
+    /// Has programs in the region's namespace see an empty directory.
+    async fn cover(&self) {
+        let dir = self.dir.clone();
+        let cover = move || {
+            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+            rustix::mount::mount("pando-region-ended", &dir, "tmpfs", flags, c"mode=0,size=4k")
+        };
+        match tokio::task::spawn_blocking(cover).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "programs may see what is below"),
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
     }
 }
 

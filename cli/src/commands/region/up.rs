@@ -1,10 +1,8 @@
 //! `pando region up`: start a region that stays until it is told to end.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::Context as _;
 use mount::{Error, Unmount};
 use tokio::task::LocalSet;
 
@@ -60,92 +58,111 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let log = MountLog::open(args.log.as_deref(), &dir, args.daemon)?;
     let taken = args.site.take(dir)?;
     let runtime = connect::runtime()?;
+    let mut taken = taken;
+    let socket = taken.socket.take().context("a region that stays must be reached to be ended")?;
     LocalSet::new().block_on(&runtime, async {
-        let mut stop = Stop::listen()?;
-        let site = Box::pin(taken.start()).await?;
-        let (control, mut ends) = Control::listen(&site, OnEnd::Asked)?;
-        output::print(&format!("{READY}{}", site.dir.display()))?;
+        let mut stop = Stop::listen()?.hangup_too()?;
+        let mut site = Box::pin(taken.start()).await?;
+        let (control, mut ends) = match Control::listen(socket, &site, OnEnd::Asked) {
+            Ok(listening) => listening,
+            Err(error) => {
+                site.leave(&mut stop).await;
+                return Err(error);
+            }
+        };
+        // Somebody who has started this and has gone needs no line.
+        output::or_log(output::print(&format!("{READY}{}", site.dir.display())));
         notify::ready();
-        behind::leave_terminal(args.daemon, log.as_ref())?;
+        output::or_log(behind::leave_terminal(args.daemon, log.as_ref()));
         if let Some(log) = log {
             tokio::task::spawn_local(log.keep_short());
         }
-        let Site { dir, region, mounted, lock: _lock, .. } = site;
-        let mut unmounted = Box::pin(mounted.ended());
-        let (mut end, left) = loop {
+        let mut end = loop {
             tokio::select! {
-                Some(mut end) = ends.recv() => match leaves(&control, &dir, end.force).await {
-                    Ok(left) => break (Some(end), left),
-                    Err(why) => end.to.tell(&Told::Refused(why)).await,
-                },
-                () = stop.asked() => {
-                    let left = leaves(&control, &dir, Force::Yes).await;
-                    // A region that cannot be unmounted is committed all the same.
-                    break (None, left.unwrap_or(Left::InUse));
+                Some(mut end) = ends.recv() => {
+                    match leave(&mut site, &control, end.force, &mut stop).await {
+                        Ok(()) => break Some(end),
+                        Err(why) => end.to.tell_last(&Told::Refused(why)).await,
+                    }
                 }
-                ended = &mut unmounted => {
-                    ended?;
-                    break (None, Left::InUse);
+                () = stop.asked() => {
+                    control.ends_now(true);
+                    site.leave(&mut stop).await;
+                    break None;
+                }
+                ended = &mut site.ended => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "the mount of the region has ended");
+                    }
+                    control.ends_now(true);
+                    site.lose("it was unmounted").await;
+                    break None;
                 }
             }
         };
-        if left == Left::Idle {
-            unmounted.await?;
+        // Another wish that the region ends is answered: it does.
+        ends.close();
+        while let Ok(mut other) = ends.try_recv() {
+            other.to.tell_last(&Told::Refused("the region ends already".to_owned())).await;
         }
         let ending = end.as_ref().map_or(&ending, |End { ending, .. }| ending).clone();
         let outcome = {
-            let mut ended = Box::pin(ending::end(&region, &ending, &mut stop, |_| ()));
+            let mut ended = Box::pin(ending::end(&site.region, &ending, &mut stop, |_| ()));
             match &mut end {
                 Some(End { to, .. }) => tokio::select! {
                     outcome = &mut ended => outcome,
-                    () = to.follow(&region) => unreachable!("it goes on for ever"),
+                    () = to.follow(&site.region) => unreachable!("it goes on for ever"),
                 },
                 None => ended.await,
             }
         };
-        drop(control);
-        match (outcome, &mut end) {
-            (Ok(outcome), end) => {
-                if let Some(End { to, .. }) = end {
-                    to.tell(&Told::Ended(outcome.clone())).await;
-                }
-                let went_well = outcome.report(args.report);
-                Ok(if went_well { ExitCode::SUCCESS } else { failure::failed() })
-            }
-            (Err(error), Some(End { to, .. })) => {
-                to.tell(&Told::Refused(format!("{error:#}"))).await;
-                Err(error)
-            }
-            (Err(error), None) => Err(error),
+        // Before anybody is told: the directory may be a region again at once.
+        drop((control, site));
+        if let Some(End { to, .. }) = &mut end {
+            to.tell_last(&match &outcome {
+                Ok(outcome) => Told::Ended(outcome.clone()),
+                Err(error) => Told::Refused(format!("{error:#}")),
+            })
+            .await;
         }
+        let went_well = outcome?.report(args.report);
+        Ok(if went_well { ExitCode::SUCCESS } else { failure::failed() })
     })
 }
 
-/// How a region was left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    /// By all who used it.
-    Idle,
-    /// Somebody may use it still, and gets errors.
-    InUse,
-}
-
 /// Takes the mount away, unless programs use it that may not lose it.
-async fn leaves(control: &Control, dir: &Path, force: Force) -> Result<Left, String> {
-    let programs = control.programs();
-    if force == Force::No && programs > 0 {
-        return Err(format!("programs run that were started in the region: {programs}"));
+async fn leave(
+    site: &mut Site,
+    control: &Control,
+    force: Force,
+    stop: &mut Stop,
+) -> Result<(), String> {
+    // From here on none enters that would be missed in the count.
+    control.ends_now(true);
+    if force == Force::Yes {
+        site.leave(stop).await;
+        return Ok(());
     }
-    match mount::unmount(dir, Unmount::WhenIdle).await {
-        Err(Error::Busy { .. }) if force == Force::No => {
-            Err("programs use the region: files of it are open, or folders in use".to_owned())
+    let programs = control.programs();
+    let left = if programs > 0 {
+        Err(format!("programs run that were started in the region: {programs}"))
+    } else {
+        match mount::unmount(&site.dir, Unmount::WhenIdle).await {
+            Ok(()) => Ok(()),
+            Err(Error::Busy { .. }) => {
+                Err("programs use the region: files of it are open, or folders in use".to_owned())
+            }
+            Err(error) => Err(format!("{:#}", anyhow::Error::from(error))),
         }
-        Err(error) if force == Force::No => Err(error.to_string()),
-        Err(_) => {
-            tracing::warn!("programs still use the region; they lose it");
-            let left = mount::unmount(dir, Unmount::Lazy).await;
-            left.map(|()| Left::InUse).map_err(|error| error.to_string())
+    };
+    match left {
+        Ok(()) => {
+            site.ends_itself(stop).await;
+            Ok(())
         }
-        Ok(()) => Ok(Left::Idle),
+        Err(why) => {
+            control.ends_now(false);
+            Err(why)
+        }
     }
 }
