@@ -150,15 +150,13 @@ impl Table {
 
     /// A path that is nothing, here and below.
     fn settle_absence(&mut self, path: &Path) {
-        let (above, _) = path.split().expect("the region's directory stays");
-        let above = self.entries.get(&above).and_then(|above| self.node_of(above));
         // Without an entry it is asked for below, or known to be absent: both are right.
-        if above.and_then(|above| above.directory()).is_none_or(|above| above.knows_all()) {
-            self.drop_entry(path);
-            return;
+        let Some((above, _)) = self.above(path) else { return self.drop_entry(path) };
+        if self.node(above).directory().is_none_or(|above| above.knows_all()) {
+            return self.drop_entry(path);
         }
         let until = self.now.plus_ms(crate::table::ABSENT_MS);
-        self.put(path.clone(), Slot::Absent(Some(until)), false);
+        self.put(path.clone(), Slot::Absent(Some((until, above))), false);
     }
 
     /// A change of a name in a directory: its times are set below when all else is.
@@ -495,6 +493,12 @@ impl Table {
         for path in self.dirty.clone() {
             if self.entries.get(&path).is_some_and(|entry| !entry.committing) {
                 self.fail(&path, trouble.error);
+            }
+        }
+        for path in std::mem::take(&mut self.late) {
+            self.given_up += 1;
+            if let Some(Slot::Node(dir)) = self.entries.get(&path).map(|entry| entry.slot) {
+                self.directory_mut(dir).late = false;
             }
         }
     }

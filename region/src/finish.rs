@@ -24,6 +24,8 @@ pub struct Report {
     pub counts: Counts,
     /// Paths that the file system below refuses, and why.
     pub failed: Vec<(Path, FsError)>,
+    /// Directories that are below, and whose mode and times could not be set.
+    pub late: usize,
 }
 
 /// How much is compared with below at the end.
@@ -59,6 +61,9 @@ impl Region {
         patience: Duration,
         mut told: impl FnMut(&Progress),
     ) -> Result<Report> {
+        // Of a closed region everything was answered when the last operation has ended.
+        let is_closed = self.lock().closed;
+        let _held = if is_closed { Some(self.hold(&[Path::root()]).await) } else { None };
         let mut last = (Instant::now(), 0);
         loop {
             let mut changed = pin!(self.0.changed.notified());
@@ -68,13 +73,11 @@ impl Region {
             if progress.dirty == 0 && progress.late == 0 {
                 break;
             }
-            match self.drain_some().await {
-                Ok(()) => {}
-                Err(error) if last.0.elapsed() > patience => {
+            if let Err(error) = self.drain_some().await {
+                if last.0.elapsed() > patience {
                     tracing::warn!(%error, "giving up changes that cannot be committed");
                     self.lock().give_up();
-                }
-                Err(_) => {
+                } else {
                     let wait = pin!(tokio::time::sleep(TOLD_EVERY));
                     futures::future::select(changed, wait).await;
                 }
@@ -88,7 +91,7 @@ impl Region {
         let table = self.lock();
         let failed = table.failed.iter();
         let failed = failed.map(|path| (path.clone(), table.failure(path))).collect();
-        Ok(Report { counts: table.counts, failed })
+        Ok(Report { counts: table.counts, failed, late: table.given_up })
     }
 
     /// Commits for a while, so that somebody can be told.

@@ -14,7 +14,7 @@ use wire::{DirRef, ReaddirEntry, ReaddirPage};
 use crate::{
     Path, Region,
     below::Listed,
-    table::{NAMES_MAX, Slot, Table},
+    table::{ABSENT_MS, Due, Slot, Table},
 };
 
 /// Listings that are kept for the pages after the first one.
@@ -103,7 +103,7 @@ impl Region {
                 Ok(directory.knows_all() || table.is_not_below(&path))
             })
             .await?;
-        let below = if knows_all { Vec::new() } else { self.list_below(path).await? };
+        let below = if knows_all { Vec::new() } else { self.list_below(dir.ino, path).await? };
         let mut names: Vec<Name> = self
             .run(|table| {
                 let path = table.dir_path(dir)?;
@@ -131,32 +131,28 @@ impl Region {
         Ok(names)
     }
 
-    /// Has the table know which names are not in a directory. A directory that cannot be listed, or
-    /// has too many names, is looked at name by name.
-    pub(crate) async fn learn_names(&self, path: &Path) {
+    /// Has the table know which names are not in a directory.
+    pub(crate) async fn learn_names(&self, path: &Path, due: Due) {
         // Where it is listed already the caller is to look again.
         if self.begin_load(std::slice::from_ref(path)).await {
-            drop(self.list_begun(path, NAMES_MAX + 1).await);
+            drop(self.list_begun(path, due).await);
         }
     }
 
-    async fn list_below(&self, path: &Path) -> Result<Vec<Listed>> {
+    async fn list_below(&self, dir: Ino, path: &Path) -> Result<Vec<Listed>> {
         while !self.begin_load(std::slice::from_ref(path)).await {}
-        self.list_begun(path, usize::MAX).await
+        let due = self.lock().absences.whole(dir);
+        self.list_begun(path, due).await
     }
 
     /// Lists a directory, of which that is noted.
-    async fn list_begun(&self, path: &Path, entries_max: usize) -> Result<Vec<Listed>> {
-        let begun = {
-            let table = self.lock();
-            (table.absences.begin(), table.now)
-        };
-        let asked = path.clone();
-        let listed = self.call(move |below| below.list(&asked, entries_max)).await;
+    async fn list_begun(&self, path: &Path, due: Due) -> Result<Vec<Listed>> {
+        let (asked, until) = (path.clone(), self.lock().now.plus_ms(ABSENT_MS));
+        let listed = self.call(move |below| below.list(&asked, due.entries_max())).await;
         let mut table = self.lock();
         self.end_load(&mut table, std::slice::from_ref(path));
         table.counts.loads += 1;
-        table.learn_names(path, listed.as_deref().ok(), begun);
+        table.absences.learn(due, listed.as_deref().ok(), until);
         Ok(listed?)
     }
 
@@ -185,13 +181,7 @@ fn page(names: &[Name], after: u64, entries_max: u32) -> &[Name] {
 impl Table {
     /// Whether the table does not know what is at a path below, or not any more.
     fn is_new_to(&self, path: &Path) -> bool {
-        match self.entries.get(path) {
-            None => true,
-            Some(entry) => {
-                let passed = matches!(entry.slot, Slot::Absent(Some(until)) if until <= self.now);
-                passed && !entry.below && !entry.committing
-            }
-        }
+        self.entries.get(path).is_none_or(|entry| self.is_old(path, entry))
     }
 
     /// Whether a directory was made here and is not below yet.

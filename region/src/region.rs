@@ -263,7 +263,7 @@ impl Region {
                 Need::Load(path) => {
                     let due = self.lock().due_above(&path);
                     match due {
-                        Some(dir) => Box::pin(self.learn_names(&dir)).await,
+                        Some((dir, due)) => Box::pin(self.learn_names(&dir, due)).await,
                         None => self.load(vec![path]).await?,
                     }
                 }

@@ -21,10 +21,10 @@ use client::{Handle, LocalLocks};
 use wire::{DirRef, Entry as Answer, FileRef, NodeRef};
 
 use self::absences::Absences;
-pub(crate) use self::absences::NAMES_MAX;
+pub(crate) use self::absences::Due;
 use crate::{
     Path,
-    below::{Contents, Found, Listed},
+    below::{Contents, Found},
     commit::{Queue, Trouble},
     counts::Counts,
     holds::Holds,
@@ -83,8 +83,9 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// No node; where that was looked up below, until this time.
-    Absent(Option<Time>),
+    /// No node; where that was looked up below, until this time, and while the directory above is
+    /// this one.
+    Absent(Option<(Time, Ino)>),
     Node(Ino),
 }
 
@@ -192,6 +193,8 @@ pub(crate) struct Table {
     pub(crate) listings: Listings,
     pub(crate) absences: Absences,
     pub(crate) counts: Counts,
+    /// Directories whose mode and times could not be set.
+    pub(crate) given_up: usize,
     /// Whether operations are refused.
     pub(crate) closed: bool,
     /// Bytes of contents that are not below.
@@ -224,6 +227,7 @@ impl Table {
             listings: Listings::default(),
             absences: Absences::default(),
             counts: Counts::default(),
+            given_up: 0,
             closed: false,
             dirty_bytes: 0,
             memory: 0,
@@ -266,11 +270,16 @@ impl Table {
         };
         match entry.slot {
             Slot::Node(ino) => Ok(Some(ino)),
-            Slot::Absent(Some(until)) if until <= self.now && !entry.below && !entry.committing => {
-                self.not_listed(path)
-            }
+            Slot::Absent(_) if self.is_old(path, entry) => self.not_listed(path),
             Slot::Absent(_) => Ok(None),
         }
+    }
+
+    /// Whether an entry is of a look below that tells nothing any more.
+    pub(crate) fn is_old(&self, path: &Path, entry: &Entry) -> bool {
+        let Slot::Absent(Some((until, dir))) = entry.slot else { return false };
+        let is_elsewhere = self.above(path).is_none_or(|(above, _)| above != dir);
+        (until <= self.now || is_elsewhere) && !entry.below && !entry.committing
     }
 
     /// Tells that a name is absent if the directory above was listed and has none; else below must say.
@@ -282,22 +291,11 @@ impl Table {
     }
 
     /// The directory that should be listed before anything more is looked for in it.
-    pub(crate) fn due_above(&self, path: &Path) -> Option<Path> {
+    pub(crate) fn due_above(&self, path: &Path) -> Option<(Path, Due)> {
         let (dir, _) = self.above(path)?;
         let (above, _) = path.split()?;
-        (self.absences.is_due(dir) && !self.holds.cover(&above)).then_some(above)
-    }
-
-    /// Takes in the names of a directory below, of a listing that was begun at `begun`.
-    pub(crate) fn learn_names(
-        &mut self,
-        path: &Path,
-        listed: Option<&[Listed]>,
-        (begun, at): (u64, Time),
-    ) {
-        if let Some(Slot::Node(dir)) = self.entries.get(path).map(|entry| entry.slot) {
-            self.absences.learn(dir, (listed, begun), at.plus_ms(ABSENT_MS));
-        }
+        let due = self.absences.due(dir).filter(|_| !self.holds.cover(&above))?;
+        Some((above, due))
     }
 
     /// The node for an operation on it.
@@ -398,7 +396,7 @@ impl Table {
         let Some((above, name)) = self.above(path).filter(|_| !stands) else { return };
         let Some((found, body)) = found else {
             let until = self.now.plus_ms(ABSENT_MS);
-            self.put(path.clone(), Slot::Absent(Some(until)), false);
+            self.put(path.clone(), Slot::Absent(Some((until, above))), false);
             self.absences.missed(above);
             return;
         };
@@ -454,9 +452,12 @@ impl Table {
     pub(crate) fn forget_unused(&mut self, ino: Ino) {
         let node = self.node(ino);
         if node.path.is_none() && node.opens == 0 {
+            let is_dir = node.is_dir();
             self.memory -= node.contents_bytes();
             self.nodes.remove(&ino);
-            self.absences.forget(ino);
+            if is_dir {
+                self.absences.forget(ino);
+            }
         }
     }
 

@@ -265,6 +265,24 @@ fn figures_are_data_and_drawings() {
 }
 
 #[test]
+fn regions_are_measured_beside_the_file_system_that_they_are_over() {
+    let (out, data) = (folder(), folder());
+    let paths = ["--out", text(out.path()), "--directory", text(data.path())];
+    let toy = "--operations 20 --clients 2 --counts 1,2 --jobs 1,2 --rounds 1 --delay 10us";
+    let toy: Vec<_> = toy.split(' ').collect();
+    let said = succeed(&[&["bench", "figures", "pacon"], &toy[..], &paths].concat());
+    assert!(said.contains("create in a region, beside the file system below"), "{said}");
+    let drawn = Drawn { out, said };
+    for series in ["the file system below", "in a region", "a server of Pando, as it is"] {
+        assert_eq!(drawn.series("fig7", "operations/s", series).len(), 3, "{series}");
+    }
+    assert_eq!(drawn.series("fig7", "operations/s", "in a region, until all is below").len(), 2);
+    assert_eq!(drawn.series("fig8", "creates/s", "in regions").len(), 2);
+    assert_eq!(drawn.series("fig11", "CPU", "in a region").len(), 2);
+    assert!(is_empty(data.path()), "the server's data is gone");
+}
+
+#[test]
 fn the_balance_of_divided_directories_is_drawn_for_every_spread() {
     let out = folder();
     let args = ["bench", "figures", "duplex-balance", "--out", text(out.path())];

@@ -16,6 +16,7 @@ mod load;
 mod mispredictions;
 mod mix;
 mod outcome;
+mod pacon;
 mod params;
 mod placement;
 mod rates;
@@ -59,6 +60,7 @@ pub(crate) struct Args {
 enum Paper {
     Infinifs(Params),
     DuplexBalance(duplex::Params),
+    Pacon(pacon::Params),
     Reads(reads::Params),
     Sfs(sfs::Params),
 }
@@ -110,6 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = match &args.paper {
         Paper::Infinifs(params) => params.asked(),
         Paper::DuplexBalance(params) => return duplex::run(params),
+        Paper::Pacon(params) => params.asked(),
         Paper::Reads(params) => return reads::run(params),
         Paper::Sfs(params) => params.asked(),
     };

@@ -7,7 +7,7 @@
 use std::{
     cell::Cell,
     io::{self, BufRead as _, BufReader, Write as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     rc::Rc,
     time::Duration,
@@ -164,6 +164,8 @@ impl Caller {
 /// serves the mount, which may cover it.
 pub(super) struct Socket {
     path: PathBuf,
+    /// Inode number of the socket in its folder.
+    ino: u64,
     listener: std::os::unix::net::UnixListener,
 }
 
@@ -191,7 +193,8 @@ impl Socket {
             let mode = std::fs::Permissions::from_mode(0o600);
             std::fs::set_permissions(&path, mode).with_context(context)?;
             listener.set_nonblocking(true).with_context(context)?;
-            Ok(Ok(Socket { path, listener }))
+            let ino = std::fs::symlink_metadata(&path).with_context(context)?.ino();
+            Ok(Ok(Socket { path, ino, listener }))
         });
         match claimed {
             Ok(Ok(socket)) => Ok(Some(socket)),
@@ -207,8 +210,10 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The next region on the directory removes what stays.
-        drop(std::fs::remove_file(&self.path));
+        // The next region on the directory removes what stays, and may have done so.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.ino) {
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 

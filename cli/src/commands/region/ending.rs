@@ -111,7 +111,7 @@ pub(super) async fn end(
     let finished = loop {
         tokio::select! {
             report = &mut finishing => break report.context("cannot make the region stable"),
-            () = stop.asked() => {
+            () = stop.hurried() => {
                 let left = region.progress();
                 let left = left.dirty + left.failed;
                 ensure!(!asked, "interrupted: {left} changed paths were not committed");
@@ -148,6 +148,9 @@ pub(super) async fn end(
     }
     for difference in differences.iter().take(NAMED_MAX) {
         wrong.push(format!("differs: {}: {}", difference.path, difference.what));
+    }
+    if report.late > 0 {
+        wrong.push(format!("mode and times of {} directories could not be set", report.late));
     }
     let counts = report.counts;
     if !counts.add_up() {

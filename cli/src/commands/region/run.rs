@@ -52,9 +52,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let mut taken = taken;
         let socket = taken.socket.take();
         let mut site = Box::pin(taken.start()).await?;
-        let control = socket.map(|socket| Control::listen(socket, &site, OnEnd::WithItsProgram));
+        let listening = socket.map(|socket| Control::listen(socket, &site, OnEnd::WithItsProgram));
+        let control = listening.transpose().unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "other commands cannot reach the region");
+            None
+        });
         let ran = program(&args.program, work_dir.as_deref(), &mut stop).await;
-        if let Some(Ok((control, _))) = &control {
+        if let Some((control, _)) = &control {
             control.ends_now(true);
         }
         site.leave(&mut stop).await;

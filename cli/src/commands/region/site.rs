@@ -171,17 +171,19 @@ impl Taken {
 }
 
 impl Site {
-    /// Takes the mount away. Programs that still use it lose it.
+    /// Takes the region away. Programs that still use it lose it.
     pub(super) async fn leave(&mut self, stop: &mut Stop) {
+        // In a namespace of its own the mount stays, covered, so that there is no moment in which a
+        // program that goes on sees the file system below.
+        if self.is_hidden {
+            return self.lose("it ends").await;
+        }
         match mount::unmount(&self.dir, Unmount::WhenIdle).await {
             Ok(()) => self.ends_itself(stop).await,
             Err(Error::NotMounted { .. }) => self.lose("it was unmounted").await,
             Err(error) => {
-                // In a namespace of its own the mount stays, covered, so that there is no moment in
-                // which the file system below is seen.
-                if !self.is_hidden
-                    && let Err(error) = mount::unmount(&self.dir, Unmount::Lazy).await
-                {
+                tracing::warn!("programs still use the region; they lose it");
+                if let Err(error) = mount::unmount(&self.dir, Unmount::Lazy).await {
                     tracing::warn!(%error, "cannot unmount");
                 }
                 self.lose(&format!("{:#}", anyhow::Error::from(error))).await;
@@ -193,6 +195,7 @@ impl Site {
     pub(super) async fn ends_itself(&mut self, stop: &mut Stop) {
         let lost = tokio::select! {
             ended = &mut self.ended => match ended {
+                Ok(_) if self.is_hidden => return self.cover().await,
                 Ok(_) => return,
                 Err(error) => error.to_string(),
             },
@@ -205,7 +208,7 @@ impl Site {
     /// Answers no more: a change that was answered from now on would perhaps not be committed. Nor
     /// may a program that goes on fall through to the file system below.
     pub(super) async fn lose(&self, why: &str) {
-        tracing::warn!(why, "programs may still use the region; they lose it");
+        tracing::debug!(why, "the region answers no more");
         if self.is_hidden {
             self.cover().await;
         }
@@ -216,6 +219,10 @@ impl Site {
     async fn cover(&self) {
         let dir = self.dir.clone();
         let cover = move || {
+            // Changes of files that programs have mapped arrive before that.
+            if let Ok(root) = File::open(&dir) {
+                rustix::fs::syncfs(root)?;
+            }
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
             rustix::mount::mount("pando-region-ended", &dir, "tmpfs", flags, c"mode=0,size=4k")
         };

@@ -19,8 +19,9 @@ const READY: &str = "region at ";
 /// Begin a region that stays until `pando region end`.
 ///
 /// Returns once the region works, and leaves a process behind. `pando region exec` runs programs in
-/// it, one after the other or at the same time. The process ends as `pando region end` has it, with
-/// the options given here, on SIGINT and SIGTERM, and when DIR is unmounted.
+/// it, one after the other or at the same time. The process ends as `pando region end
+/// --force` has it, with the options given here, on SIGINT, SIGTERM and SIGHUP, and when DIR is
+/// unmounted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
