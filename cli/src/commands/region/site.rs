@@ -220,8 +220,10 @@ impl Site {
         let dir = self.dir.clone();
         let cover = move || {
             // Changes of files that programs have mapped arrive before that.
-            if let Ok(root) = File::open(&dir) {
-                rustix::fs::syncfs(root)?;
+            if let Ok(root) = File::open(&dir)
+                && let Err(error) = rustix::fs::syncfs(root)
+            {
+                tracing::warn!(%error, "cannot sync the region");
             }
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
             rustix::mount::mount("pando-region-ended", &dir, "tmpfs", flags, c"mode=0,size=4k")
