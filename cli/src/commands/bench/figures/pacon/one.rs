@@ -90,7 +90,8 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
              Pando with as many operations under way, {} times in turns; medians. The file system \
              below is in memory and makes one call at a time, which takes {}; so its rate is that \
              of the delay, and so is the ratio. The region is called without a network and without \
-             a mount: it is that of one node. At the end all of it was below, which was compared.",
+             a mount: it is that of one node. At the end all of it was below, by the account of \
+             changes, and a hundred paths were compared.",
             params.rounds,
             humantime::format_duration(params.delay)
         ),
