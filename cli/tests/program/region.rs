@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -30,6 +31,14 @@ fn went_well(output: &Output) {
     let line = line.unwrap_or_else(|| panic!("no report: {said}"));
     let report: Value = serde_json::from_str(&format!("{{{line}")).expect("it prints JSON");
     assert_eq!((&report["failed"], &report["differences"]), (&0.into(), &0.into()), "{said}");
+}
+
+/// Waits for the first line that a program prints.
+fn first_line(running: &mut Child) -> String {
+    let mut line = String::new();
+    let out = running.stdout.as_mut().expect("it was asked for");
+    BufReader::new(out).read_line(&mut line).unwrap();
+    line
 }
 
 fn sh(dir: &Path, script: &str) -> String {
@@ -132,9 +141,7 @@ fn one_directory_has_one_region() {
     // Outside its own mount namespace the directory is still the one below.
     let mut running = pando(&["region", "run", text(&dir), "--", "sh", "-c", "echo ready; read x"]);
     let mut running = running.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let out = running.stdout.as_mut().expect("it was asked for");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    first_line(&mut running);
     let second = Command::new("sh").args(["-c", &again]).current_dir(&dir).output().unwrap();
     drop(running.stdin.take());
     running.wait().unwrap();
@@ -261,9 +268,7 @@ fn being_told_to_end_ends_the_program_and_keeps_what_it_did() {
     let script = "echo x > f; echo ready; exec sleep 60";
     let mut command = pando(&["region", "run", text(folder.path()), "--", "sh", "-c", script]);
     let mut running = command.current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let out = running.stdout.as_mut().expect("it was asked for");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    first_line(&mut running);
     kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
     let status = running.wait().unwrap();
     assert_eq!(status.code(), Some(143));
@@ -347,10 +352,7 @@ fn a_region_does_not_end_under_its_programs_unless_that_is_forced() {
     let script = "echo x > f; cd /; echo ready; read line; echo $line > /dev/null; exit 3";
     let begin = || {
         let mut child = up.exec(script);
-        let mut line = String::new();
-        let out = child.stdout.as_mut().expect("it was asked for");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        assert_eq!(first_line(&mut child), "ready\n");
         child
     };
     let mut running = begin();
@@ -376,9 +378,7 @@ fn a_region_that_is_told_to_end_by_a_signal_commits_everything() {
     let mut command = pando(&["region", "up", text(folder.path()), "--foreground", "--verbose"]);
     let mut serving =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
-    let mut line = String::new();
-    let out = serving.stdout.as_mut().expect("it was asked for");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    first_line(&mut serving);
     let up = Up(folder.path().to_owned());
     up.sh("mkdir a; for i in $(seq 50); do echo $i > a/$i; done");
     kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
@@ -394,9 +394,7 @@ fn a_region_that_ends_with_its_program_is_looked_at_and_entered_and_not_ended() 
     let mut command =
         pando(&["region", "run", text(folder.path()), "--", "sh", "-c", "echo; read x"]);
     let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let out = running.stdout.as_mut().expect("it was asked for");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    first_line(&mut running);
     let there = Up(folder.path().to_owned());
     there.sh("echo x > f; cat f");
     assert_eq!(there.status()["refused"], 0);
@@ -434,12 +432,12 @@ fn a_region_that_is_lost_by_force_answers_no_more_and_has_what_it_answered() {
     let script = "exec 3>> log; echo ready; n=0; while echo x >&3; do n=$((n + 1)); done
         echo $n; echo below > /$OLDPWD/after || true";
     let mut child = up.exec(&format!("cd .; OLDPWD={}; {script}", text(&dir)));
-    let mut out = std::io::BufReader::new(child.stdout.take().expect("it was asked for"));
+    let mut out = BufReader::new(child.stdout.take().expect("it was asked for"));
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    out.read_line(&mut line).unwrap();
     went_well(&up.end(&["--force"]));
     line.clear();
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    out.read_line(&mut line).unwrap();
     child.wait().unwrap();
     let lines: usize = line.trim().parse().expect("it counts");
     assert_eq!(fs::read(dir.join("log")).unwrap().len(), 2 * lines);

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::bail;
 
 use super::{
-    control::{self, Asked, Connection, Force, Standing, Told},
+    control::{self, Asked, Connection, Force, OTHER_VERSION, Standing, Told},
     ending::{self, EndingArgs, Outcome, ReportArgs},
     site,
 };
@@ -82,7 +82,7 @@ pub(crate) fn status(args: &Status) -> anyhow::Result<ExitCode> {
 fn standing(mut connection: Connection) -> anyhow::Result<Standing> {
     match connection.next()? {
         Told::Status(standing) => Ok(*standing),
-        _ => bail!("the region's process is of another version"),
+        _ => bail!(OTHER_VERSION),
     }
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn flush(args: &Flush) -> anyhow::Result<ExitCode> {
     let mut connection = control::ask(&site::known_as(&args.dir)?, &Asked::Flush)?;
     match last(&mut connection)? {
         Told::Flushed => Ok(ExitCode::SUCCESS),
-        _ => bail!("the region's process is of another version"),
+        _ => bail!(OTHER_VERSION),
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn end(args: &End) -> anyhow::Result<ExitCode> {
     let mut connection = control::ask(&dir, &Asked::End(ending, force))?;
     let outcome: Outcome = match last(&mut connection)? {
         Told::Ended(outcome) => outcome,
-        _ => bail!("the region's process is of another version"),
+        _ => bail!(OTHER_VERSION),
     };
     Ok(if outcome.report(args.report) { ExitCode::SUCCESS } else { failure::failed() })
 }

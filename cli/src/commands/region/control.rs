@@ -31,12 +31,14 @@ use super::{
     ending::{self, Ending, Outcome},
     site::Site,
 };
-use crate::mounts;
+use crate::{mounts, values};
 
 /// How often somebody who waits is told how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 /// Time within which a process that works answers a question for its state, or reads an answer.
 const READ_WITHIN: Duration = Duration::from_secs(5);
+/// Said of an answer that is none of this program's.
+pub(super) const OTHER_VERSION: &str = "the region's process is of another version";
 /// Most bytes of a question.
 const ASKED_MAX: u64 = 64 << 10;
 
@@ -124,10 +126,17 @@ pub(super) struct Caller {
     is_whole: bool,
 }
 
-fn line_of(told: &Told) -> Vec<u8> {
-    let mut line = serde_json::to_vec(told).expect("numbers and text");
+impl Told {
+    fn line(&self) -> Vec<u8> {
+        line_of(self).expect("numbers and text")
+    }
+}
+
+/// A question, or a part of an answer, as it is sent.
+fn line_of(said: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(said)?;
     line.push(b'\n');
-    line
+    Ok(line)
 }
 
 impl Caller {
@@ -135,7 +144,7 @@ impl Caller {
     pub(super) async fn tell(&mut self, told: &Told) {
         // After half a line another one is of no use.
         if self.is_whole {
-            self.is_whole = self.to.write_all(&line_of(told)).await.is_ok();
+            self.is_whole = self.to.write_all(&told.line()).await.is_ok();
         }
     }
 
@@ -150,7 +159,7 @@ impl Caller {
         loop {
             tokio::time::sleep(TOLD_EVERY).await;
             if self.is_whole {
-                let line = line_of(&Told::Progress(ending::message(&region.progress())));
+                let line = Told::Progress(ending::message(&region.progress())).line();
                 self.is_whole = match self.to.try_write(&line) {
                     Ok(written) => written == line.len(),
                     Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -373,8 +382,7 @@ fn socket_of(dir: &Path) -> anyhow::Result<PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
 
     let sum = Sha256::digest(dir.as_os_str().as_bytes());
-    let name: String = sum.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    Ok(mounts::own_folder()?.join(format!("{PREFIX}{name}")))
+    Ok(mounts::own_folder()?.join(format!("{PREFIX}{}", values::hex(&sum[..12]))))
 }
 
 /// The sockets of all regions of this user.
@@ -401,9 +409,9 @@ pub(super) fn ask(dir: &Path, asked: &Asked) -> anyhow::Result<Connection> {
 /// Asks the region of a socket; `None` if it has ended.
 pub(super) fn ask_at(socket: &Path, asked: &Asked) -> anyhow::Result<Option<Connection>> {
     let Some(mut stream) = connect(socket)? else { return Ok(None) };
-    let mut line = serde_json::to_vec(asked)?;
-    line.push(b'\n');
-    stream.write_all(&line).with_context(|| format!("cannot ask {}", socket.display()))?;
+    stream
+        .write_all(&line_of(asked)?)
+        .with_context(|| format!("cannot ask {}", socket.display()))?;
     Ok(Some(Connection(BufReader::new(stream))))
 }
 
@@ -430,7 +438,7 @@ impl Connection {
         if line.is_empty() {
             bail!("the region's process has gone");
         }
-        match serde_json::from_str(&line).context("the region's process is of another version")? {
+        match serde_json::from_str(&line).context(OTHER_VERSION)? {
             Told::Refused(why) => bail!("{why}"),
             told => Ok(told),
         }

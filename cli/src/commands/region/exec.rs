@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::{io::FdFlags, thread::LinkNameSpaceType};
 
 use super::{
-    control::{self, Asked, Told},
+    control::{self, Asked, OTHER_VERSION, Told},
     site,
 };
 
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let work_dir = std::env::current_dir().context("cannot tell the present folder")?;
     let mut connection = control::ask(&dir, &Asked::Enter)?;
     let Told::Entered(entered) = connection.next()? else {
-        bail!("the region's process is of another version");
+        bail!(OTHER_VERSION);
     };
     if entered.is_hidden {
         let context = || format!("cannot enter the region of process {}", entered.pid);

@@ -45,12 +45,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let work_dir = std::env::current_dir().ok();
     let dir = args.site.dir()?;
     let ending = args.ending.ending(&dir)?;
-    let taken = args.site.take(dir)?;
+    let mut taken = args.site.take(dir)?;
+    let socket = taken.socket.take();
     let runtime = connect::runtime()?;
     LocalSet::new().block_on(&runtime, async {
         let mut stop = Stop::listen()?.hangup_too()?;
-        let mut taken = taken;
-        let socket = taken.socket.take();
         let mut site = Box::pin(taken.start()).await?;
         let listening = socket.map(|socket| Control::listen(socket, &site, OnEnd::WithItsProgram));
         let control = listening.transpose().unwrap_or_else(|error| {

@@ -57,9 +57,8 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let dir = args.site.dir()?;
     let ending = args.ending.ending(&dir)?;
     let log = MountLog::open(args.log.as_deref(), &dir, args.daemon)?;
-    let taken = args.site.take(dir)?;
+    let mut taken = args.site.take(dir)?;
     let runtime = connect::runtime()?;
-    let mut taken = taken;
     let socket = taken.socket.take().context("a region that stays must be reached to be ended")?;
     LocalSet::new().block_on(&runtime, async {
         let mut stop = Stop::listen()?.hangup_too()?;
