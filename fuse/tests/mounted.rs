@@ -19,7 +19,7 @@ use std::{
 
 use bytes::Bytes;
 use fuse::{Ended, Errno, Handler, InitOptions, NodeId, Notice, Op, Reply, Request, Unmount};
-use harness::{Deferred, mount, mount_again, mount_null, null, serve_here, start_role};
+use harness::{Deferred, Gate, mount, mount_again, mount_null, null, serve_here, start_role};
 use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, RenameFlags, StatxFlags, XattrFlags};
 
 #[test]
@@ -405,15 +405,16 @@ fn a_mount_in_use_is_busy_and_ends_when_its_last_file_is_closed() {
     assert_eq!(mounted.ended(), [Ended::Unmounted]);
 }
 
-/// Answers the root's attributes, statfs after it has blocked its thread, and getxattr only when it
-/// is interrupted.
-pub(crate) struct Waits;
+/// Answers the root's attributes, statfs after it has held its thread at the gate, and getxattr only
+/// when it is interrupted.
+#[derive(Default)]
+pub(crate) struct Waits(pub(crate) Arc<Gate>);
 
 impl Handler for Waits {
     fn request(&self, request: Request<'_>, reply: Reply) {
         match request.op {
             Op::StatFs => {
-                harness::block_the_thread();
+                self.0.hold();
                 reply.error(Errno::NOSYS);
             }
             Op::GetXattr { .. } => {
@@ -449,7 +450,7 @@ impl Handler for Waits {
 
 #[test]
 fn an_interrupt_finds_its_request_whichever_descriptor_read_either() {
-    let Some(mounted) = mount(2, &InitOptions::default(), || Waits) else { return };
+    let Some(mounted) = mount(2, &InitOptions::default(), Waits::default) else { return };
     // Both sessions wait on the same queue, so requests and their interrupts fall to either.
     for round in 0..20 {
         let children: Vec<_> = (0..4).map(|_| start_role("getxattr", mounted.root())).collect();
@@ -463,7 +464,7 @@ fn an_interrupt_finds_its_request_whichever_descriptor_read_either() {
 
 #[test]
 fn a_request_that_the_handler_forgets_fails_with_eio() {
-    let Some(mounted) = mount(1, &InitOptions::default(), || Waits) else { return };
+    let Some(mounted) = mount(1, &InitOptions::default(), Waits::default) else { return };
     assert_eq!(rustix::fs::listxattr(mounted.root(), &mut [0; 16]), Err(Errno::IO));
 }
 

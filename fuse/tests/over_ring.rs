@@ -16,7 +16,7 @@ use std::{
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
@@ -28,14 +28,14 @@ use fuse::{
 use mounted::{
     Waits,
     harness::{
-        PATIENCE, THREADS, mount, mount_as, mount_null, mount_options, null,
+        Gate, PATIENCE, THREADS, mount, mount_as, mount_null, mount_options, null,
         parameter::{DISABLED, can_be_offered, not_tested, with_parameter},
         start_role, until,
     },
 };
 use rustix::{
     fs::{FlockOperation, XattrFlags},
-    thread::{CpuSet, sched_setaffinity},
+    thread::{CpuSet, Pid, sched_setaffinity},
 };
 
 /// Keeps this thread on one CPU.
@@ -89,7 +89,10 @@ fn more_locks_can_wait_on_a_cpu_than_it_has_entries_at_first() {
 #[test]
 fn an_interrupt_that_comes_before_its_request_ends_it() {
     // The first session has the ring; the second reads interrupts while the first is blocked.
-    let Some(mounted) = mount(2, &InitOptions::default(), || Waits) else { return };
+    let gate = Arc::new(Gate::default());
+    let waits = Arc::clone(&gate);
+    let make = move || Waits(Arc::clone(&waits));
+    let Some(mounted) = mount(2, &InitOptions::default(), make) else { return };
     // The kernel knows the attributes from here on, so that the child sends one request only.
     fs::metadata(mounted.root()).unwrap();
     for round in 1..=3 {
@@ -99,17 +102,55 @@ fn an_interrupt_that_comes_before_its_request_ends_it() {
                 stay_on(0);
                 rustix::fs::statvfs(&root)
             });
-            mounted.seen.wait("STATFS", round);
+            let held = Task::of(gate.thread());
+            until("the thread sleeps", || held.sleeps());
+            let slept = held.sleeps_begun();
             // The child inherits this: the thread that is blocked gets its request, too.
             stay_on(0);
-            let child = start_role("getxattr", &root);
+            let mut child = start_role("getxattr", &root);
             until("the child waits for its answer", || waits_for_an_answer(child.0.id()));
+            // The kernel tells of no signal that comes before it has handed over the request, for
+            // which it wakes the thread.
+            until("the request is handed over", || held.sleeps_begun() > slept);
             assert_eq!(mounted.seen.count("GETXATTR"), round - 1, "the thread is blocked");
-            assert!(!child.kill().success());
+            child.0.kill().unwrap();
+            leave_time_to_read_the_interrupt();
+            gate.let_go();
+            assert!(!child.end().success());
         });
         mounted.seen.wait("GETXATTR", round);
     }
     assert_eq!(mounted.unmount(Unmount::Lazy), [Ended::Unmounted, Ended::Unmounted]);
+}
+
+/// Nothing shows that the other session has read it. Too short a time tests less, and fails nothing.
+#[expect(clippy::disallowed_methods, reason = "there is nothing to wait for")]
+fn leave_time_to_read_the_interrupt() {
+    thread::sleep(Duration::from_millis(100));
+}
+
+/// A thread of this process, as the kernel sees it.
+struct Task(String);
+
+impl Task {
+    fn of(thread: Pid) -> Task {
+        Task(format!("/proc/self/task/{thread}/status"))
+    }
+
+    fn line(&self, name: &str) -> String {
+        let status = fs::read_to_string(&self.0).unwrap();
+        let mut values = status.lines().filter_map(|line| line.strip_prefix(name));
+        values.next().unwrap().trim().to_owned()
+    }
+
+    fn sleeps(&self) -> bool {
+        self.line("State:").starts_with('S')
+    }
+
+    /// How often it has gone to sleep.
+    fn sleeps_begun(&self) -> u64 {
+        self.line("voluntary_ctxt_switches:").parse().unwrap()
+    }
 }
 
 /// Whether a thread of a process waits for an answer of a FUSE file system.

@@ -19,6 +19,7 @@ use fuse::{
     Connection, Ended, Handler, InitOptions, IoUring, MountOptions, NodeId, Notifier, NullFs,
     Reply, Request, Session, Threads, Timespec, Transport, Unmount,
 };
+use rustix::thread::{Pid, gettid};
 
 /// How long anything here may take that takes no time when all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -308,10 +309,37 @@ pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
     panic!("never happens: {what}");
 }
 
-/// A handler that blocks its thread, which it must not, for a while.
-#[expect(clippy::disallowed_methods, reason = "the thread must be away for a known time")]
-pub(crate) fn block_the_thread() {
-    std::thread::sleep(Duration::from_millis(600));
+/// Where a handler blocks its thread, which it must not, until the test lets it go on.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// The thread that is held.
+    held: Mutex<Option<Pid>>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Blocks this thread until it is let go.
+    pub(crate) fn hold(&self) {
+        let mut held = self.held.lock().unwrap();
+        *held = Some(gettid());
+        self.changed.notify_all();
+        let (held, _) =
+            self.changed.wait_timeout_while(held, PATIENCE, |held| held.is_some()).unwrap();
+        drop(held);
+    }
+
+    /// Waits until a thread is held, and returns which.
+    pub(crate) fn thread(&self) -> Pid {
+        let held = self.held.lock().unwrap();
+        let (held, _) =
+            self.changed.wait_timeout_while(held, PATIENCE, |held| held.is_none()).unwrap();
+        held.expect("a thread is held")
+    }
+
+    pub(crate) fn let_go(&self) {
+        *self.held.lock().unwrap() = None;
+        self.changed.notify_all();
+    }
 }
 
 /// Mounts a file system in memory on `path` and serves it until it is unmounted.
