@@ -76,6 +76,10 @@ pub struct Stats {
     pub mispredictions: u64,
     /// Requests that were refused because they stood on an outdated cache.
     pub stale_caches: u64,
+    /// Paths that the server of their last directory looked up alone.
+    pub fast_paths: u64,
+    /// Paths that such a server was asked for and did not find so: they were resolved otherwise.
+    pub slow_paths: u64,
     /// Requests that were sent to a partition of a directory that does not have what they are
     /// about.
     pub wrong_partitions: u64,

@@ -80,6 +80,12 @@ impl Channels {
         !kept.load(Ordering::Relaxed) && !kept.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether a session is kept at a server, and there is no connection to it just now.
+    pub(crate) fn is_away(&self, server: u16) -> bool {
+        let lane = &self.lanes[usize::from(server)];
+        lane.kept.load(Ordering::Relaxed) && !lane.channel.is_up()
+    }
+
     /// Where a server is; `None` when there is one only, which is wherever it was found.
     pub(crate) fn address(&self, server: u16) -> Option<String> {
         if !self.are_several() {

@@ -24,7 +24,7 @@ use crate::{
     inode_routes::InodeRoutes,
     layouts::Layouts,
     locks::Locks,
-    mispredictions::Learnt,
+    mispredictions::{Learnt, Slow},
     system::{SystemClock, SystemRandom},
     tcp::Tcp,
     turns::Turns,
@@ -95,7 +95,7 @@ impl Config {
             tasks: Tasks::Runtime,
             pid: std::process::id(),
             access_times: AccessTimes::Relative,
-            resolution: Resolution::Speculative,
+            resolution: Resolution::default(),
             cache_lease: None,
             dial,
             clock: Arc::new(SystemClock),
@@ -134,9 +134,13 @@ pub enum AccessTimes {
 /// servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resolution {
-    /// The ids of all directories are predicted, and all servers asked at once. Sessions that are
-    /// not trusted cannot.
+    /// The id of the last directory is predicted, and its server asked for the whole path. A path
+    /// that this server does not find so is resolved speculatively, or sequentially where the
+    /// session is not trusted.
     #[default]
+    Auto,
+    /// The ids of all directories are predicted, and all servers asked at once. Sessions that are
+    /// not trusted cannot, and ask sequentially.
     Speculative,
     /// One server after the other.
     Sequential,
@@ -151,6 +155,8 @@ pub(crate) struct Counters {
     rounds: AtomicU64,
     mispredictions: AtomicU64,
     stale: AtomicU64,
+    fast_paths: AtomicU64,
+    slow_paths: AtomicU64,
 }
 
 impl Counters {
@@ -167,6 +173,12 @@ impl Counters {
     /// A directory has another id than was predicted.
     pub(crate) fn mispredicted(&self) {
         self.mispredictions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A path was asked of the server of its last directory, which found it or not.
+    pub(crate) fn asked_at_end(&self, found: bool) {
+        let counter = if found { &self.fast_paths } else { &self.slow_paths };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The cache was outdated.
@@ -193,6 +205,8 @@ impl Counters {
             speculations: self.rounds.load(Ordering::Relaxed),
             mispredictions: self.mispredictions.load(Ordering::Relaxed),
             stale_caches: self.stale.load(Ordering::Relaxed),
+            fast_paths: count(&self.fast_paths),
+            slow_paths: count(&self.slow_paths),
             ..stats
         }
     }
@@ -206,6 +220,7 @@ pub(crate) struct Core {
     pub(crate) layouts: Layouts,
     pub(crate) changed_dirs: ChangedDirs,
     pub(crate) learnt: Mutex<Learnt>,
+    pub(crate) slow: Mutex<Slow>,
     pub(crate) counters: Counters,
     /// A server is being asked where another one is.
     pub(crate) asks_for_map: AtomicBool,
@@ -239,6 +254,7 @@ impl Core {
             layouts: Layouts::default(),
             changed_dirs: ChangedDirs::default(),
             learnt: Mutex::default(),
+            slow: Mutex::default(),
             counters: Counters::default(),
             asks_for_map: AtomicBool::new(false),
             expiry_told: AtomicBool::new(false),

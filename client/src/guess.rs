@@ -24,6 +24,7 @@ use crate::{
     core::{Core, Resolution},
     done::{Done, Failure},
     error::unexpected,
+    mispredictions::Learnt,
     route::Route,
 };
 
@@ -57,7 +58,7 @@ impl Core {
     /// Whether paths are resolved by guessing.
     pub(crate) fn guesses(&self) -> bool {
         self.channels.are_several()
-            && self.config.resolution == Resolution::Speculative
+            && self.config.resolution != Resolution::Sequential
             && self.welcome().trusted
     }
 
@@ -108,22 +109,33 @@ impl Core {
     }
 
     fn predict(&self, from: DirRef, names: &[EntryName], whole: bool) -> Round {
-        let fs = &self.welcome().fs;
+        let hash_key = self.welcome().fs.hash_key;
         let learnt = self.learnt.lock();
         let (mut dir, mut home) = (from.id, from.home);
         let mut guesses = Vec::with_capacity(names.len() + 1);
         for name in names {
-            let partition = self.layouts.guess(dir, || fs.hash_key.pos(name));
+            let partition = self.layouts.guess(dir, || hash_key.pos(name));
             guesses.push(Guess { dir, home, partition, name: Some(name.clone()) });
-            (dir, home) = learnt.get(dir, name).unwrap_or_else(|| {
-                let id = fs.hash_key.dir_id(dir, name, NameVersion(0));
-                (id, fs.locality.home(id, home))
-            });
+            (dir, home) = self.predict_child(&learnt, (dir, home), name);
         }
         if whole {
             guesses.push(Guess { dir, home, partition: 0, name: None });
         }
         Round { from, guesses }
+    }
+
+    /// The id and home that a directory is likely to have, in one with the id and home `above`.
+    pub(crate) fn predict_child(
+        &self,
+        learnt: &Learnt,
+        above: (DirId, DirId),
+        name: &EntryName,
+    ) -> (DirId, DirId) {
+        let fs = &self.welcome().fs;
+        learnt.get(above.0, name).unwrap_or_else(|| {
+            let id = fs.hash_key.dir_id(above.0, name, NameVersion(0));
+            (id, fs.locality.home(id, above.1))
+        })
     }
 
     /// The answers, in the order of the guesses, and their versions.

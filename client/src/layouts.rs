@@ -87,8 +87,14 @@ impl Layouts {
                 self.any.store(true, Ordering::Relaxed);
                 self.known.lock().learn(dir.id, dir.ino, layout);
             }
-            None if !self.is_empty() => self.known.lock().forget(dir.id),
-            None => {}
+            None => self.forget(dir.id),
+        }
+    }
+
+    /// Forgets how a directory is divided.
+    pub(crate) fn forget(&self, dir: DirId) {
+        if !self.is_empty() {
+            self.known.lock().forget(dir);
         }
     }
 

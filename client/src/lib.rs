@@ -93,6 +93,7 @@ mod stat;
 mod system;
 mod tcp;
 mod turns;
+mod walk_to;
 mod watch;
 
 mod window;

@@ -1,11 +1,14 @@
 //! Wrong predictions of directory ids, kept so that they are not made again.
 //!
+//! `walk_to` asks for directories that were not found where they were predicted a moment ago.
+//!
 //! `guess` fills and asks this table in a client without a cache. With one, the cache knows the true
 //! ids. The oldest entries go first.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
-use base::{DirId, EntryName, HashMap};
+use base::{DirId, EntryName, HashMap, HashSet};
+use tokio::time::Instant;
 use wire::DirRef;
 
 /// Maximum number of wrong predictions that are kept.
@@ -39,6 +42,37 @@ impl Learnt {
     }
 }
 
+/// Time for which a directory that was not found so is looked for otherwise.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+/// Most of such directories.
+const SLOW_MAX: usize = 1024;
+
+/// Directories, by their predicted ids, to which no path was found at their servers a moment ago.
+#[derive(Debug, Default)]
+pub(crate) struct Slow {
+    dirs: HashSet<DirId>,
+    /// In the order in which they were noted.
+    since: VecDeque<(Instant, DirId)>,
+}
+
+impl Slow {
+    pub(crate) fn note(&mut self, dir: DirId) {
+        if self.dirs.insert(dir) {
+            self.since.push_back((Instant::now(), dir));
+        }
+    }
+
+    pub(crate) fn has(&mut self, dir: DirId) -> bool {
+        while let Some((since, oldest)) = self.since.front()
+            && (since.elapsed() >= SLOW_FOR || self.since.len() > SLOW_MAX)
+        {
+            self.dirs.remove(oldest);
+            self.since.pop_front();
+        }
+        self.dirs.contains(&dir)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use base::Ino;
@@ -54,5 +88,20 @@ mod tests {
         (0..=last).for_each(|parent| learnt.learn(DirId(parent), &name, &found));
         assert_eq!(learnt.get(DirId(0), &name), None);
         assert_eq!(learnt.get(DirId(last), &name), Some((DirId(7), DirId(9))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_is_looked_for_otherwise_for_a_second() {
+        let mut slow = Slow::default();
+        slow.note(DirId(1));
+        tokio::time::advance(SLOW_FOR / 2).await;
+        slow.note(DirId(2));
+        slow.note(DirId(1));
+        assert!(slow.has(DirId(1)) && slow.has(DirId(2)) && !slow.has(DirId(3)));
+        tokio::time::advance(SLOW_FOR / 2).await;
+        assert!(!slow.has(DirId(1)) && slow.has(DirId(2)));
+        (0..=2 * SLOW_MAX as u128).for_each(|dir| slow.note(DirId(dir)));
+        assert!(!slow.has(DirId(0)) && slow.since.len() <= SLOW_MAX);
+        assert_eq!(slow.since.len(), slow.dirs.len());
     }
 }

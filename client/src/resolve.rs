@@ -419,8 +419,9 @@ impl Core {
         links: Links,
     ) -> Result<Option<Landing>, Failure> {
         let from = way.top().dir;
-        let mut guessed = None;
-        if names.len() > 1 && self.guesses() {
+        let ends = way.steps.left.len() == names.len() && way.end != End::Dir;
+        let mut guessed = self.walk_to(cred, from, &names, &way.stand, ends).await?;
+        if guessed.is_none() && names.len() > 1 && self.guesses() {
             let whole = way.end == End::Whole && way.steps.left.len() == names.len();
             guessed = self.guess(cred, from, &names, &way.stand, whole).await?;
         }

@@ -123,7 +123,23 @@ fn an_interrupt_that_comes_before_its_request_ends_it() {
     assert_eq!(mounted.unmount(Unmount::Lazy), [Ended::Unmounted, Ended::Unmounted]);
 }
 
-/// Nothing shows that the other session has read it. Too short a time tests less, and fails nothing.
+impl Gate {
+    /// Waits until a thread is held, and returns which.
+    fn thread(&self) -> Pid {
+        let held = self.held.lock().unwrap();
+        let (held, _) =
+            self.changed.wait_timeout_while(held, PATIENCE, |held| held.is_none()).unwrap();
+        held.expect("a thread is held")
+    }
+
+    fn let_go(&self) {
+        *self.held.lock().unwrap() = None;
+        self.changed.notify_all();
+    }
+}
+
+/// Waits for the other session to read it, which nothing shows. Too short a time tests less, and
+/// fails nothing.
 #[expect(clippy::disallowed_methods, reason = "there is nothing to wait for")]
 fn leave_time_to_read_the_interrupt() {
     thread::sleep(Duration::from_millis(100));

@@ -174,12 +174,16 @@ pub enum Bug {
     ReducedUnlisted,
     /// A directory that has moved is not listed (`permissions`).
     MovedUnlisted,
+    /// A user is not asked whether he may search the directories of a path (`ops::walk_to`).
+    FastPathUnchecked,
+    /// A directory is known as it was read, also when it was moved since (`ops::walk_to`).
+    DirLearntLate,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 73] = [
+    pub const ALL: [Bug; 75] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -253,6 +257,8 @@ impl Bug {
         Bug::StricterUnlisted,
         Bug::ReducedUnlisted,
         Bug::MovedUnlisted,
+        Bug::FastPathUnchecked,
+        Bug::DirLearntLate,
     ];
 }
 

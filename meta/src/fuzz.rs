@@ -188,6 +188,7 @@ impl Client {
         match request {
             Request::Lookup(req) => self.aim_dir(&mut req.dir),
             Request::Walk(req) => self.aim_dir(&mut req.from),
+            Request::WalkTo(req) => self.aim_dir(&mut req.from),
             Request::Create(req) => self.aim_dir(&mut req.dir),
             Request::Tmpfile(req) => self.aim_dir(&mut req.dir),
             Request::Mkdir(req) => self.aim_dir(&mut req.dir),

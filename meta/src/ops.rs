@@ -28,6 +28,7 @@ mod stat;
 mod symlink;
 mod tmpfile;
 mod unlink;
+mod walk_to;
 mod write;
 mod xattr;
 
@@ -83,6 +84,10 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         Request::Walk(req) => {
             count(&counters.lookup);
             lookup::walk(txn, req).map(Reply::Walked)
+        }
+        Request::WalkTo(req) => {
+            count(&counters.lookup);
+            walk_to::run(txn, req).map(Reply::Walked)
         }
         Request::Getattr(req) => {
             count(&counters.getattr);

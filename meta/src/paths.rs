@@ -1,10 +1,14 @@
-//! The ways up from directories, as far as they were needed.
+//! The ways up from directories, and who may search them, as far as they were needed.
 //!
-//! A session whose token names a directory may use only directories below it, and whatever goes to
-//! the trash takes its path along. Both need the directories above, which may be other servers'. So
-//! what was read of a directory is kept until it is moved; every server is told of a move
-//! (`invalidation`) before it happens. A move costs a new look at the directories that it moved,
-//! and nothing for any other.
+//! A session whose token names a directory may use only directories below it, whatever goes to the
+//! trash takes its path along, and a path can be looked up at the server of its last directory
+//! alone (`ops::walk_to`). All need the directories above, which may be other servers'. So what was
+//! read of a directory is kept until it is moved or its permissions change; every server is told of
+//! that (`invalidation`) before it happens. A move costs a new look at the directories that it
+//! moved, and nothing for any other.
+//!
+//! A directory is known by its id and its inode number: a directory that is removed, and made again
+//! at the same place, has the same id, and nobody is told. What is below names its parent by both.
 //!
 //! Always true: a way that is kept was read at a known version of the list of moves. Nobody reads
 //! the old place of a directory that an event of the list has moved: a reader that does not see the
@@ -16,26 +20,33 @@
 //! No transaction stands on a way: a directory above may be moved while something below is done,
 //! and then either result is right.
 
+pub(crate) mod prove;
 pub(crate) mod steps;
 
 use std::mem;
 
-use base::{DirId, EntryName, FsError, HashMap, Ino};
+use base::{DirId, EntryName, FsError, HashMap, Ino, SearchClass};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) use self::steps::Steps;
 use crate::{invalidation::Invalidations, record::Content};
 
-/// Most directories that are kept, some 200 bytes each.
+/// Most directories that are kept, some 200 bytes each, and more with an ACL.
 const LINKS_MAX: usize = 1 << 16;
 
-/// The way up from a directory.
+/// The way up from a directory, and what its parent knows of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Up {
     pub(crate) parent: DirId,
     pub(crate) parent_ino: Ino,
     pub(crate) parent_home: DirId,
     pub(crate) name: Option<EntryName>,
+    /// The users who may search the directory.
+    pub(crate) class: SearchClass,
+    /// The mode as attributes show it.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl Up {
@@ -45,6 +56,10 @@ impl Up {
             parent_ino: content.parent_ino,
             parent_home: content.parent_home,
             name: content.name.clone(),
+            class: content.search_class(),
+            mode: content.xattrs.shown_mode(content.mode),
+            uid: content.uid,
+            gid: content.gid,
         }
     }
 }
@@ -160,11 +175,22 @@ impl Paths {
             steps.step(at.id)?;
         }
         drop(inner);
+        self.keep(used);
+        Ok(at)
+    }
+
+    /// Keeps the ways of directories that were used.
+    fn keep(&self, used: Vec<DirId>) {
         if !used.is_empty() {
             let mut inner = self.0.write();
             used.into_iter().for_each(|dir| inner.keep(dir));
         }
-        Ok(at)
+    }
+
+    /// Whether anything is known of a directory of this id.
+    pub(crate) fn knows(&self, dir: DirId) -> bool {
+        let inner = self.0.read();
+        inner.young.contains_key(&dir) || inner.old.contains_key(&dir)
     }
 
     /// Keeps a way that was read at `version` of the list of moves, unless the directory has been
@@ -193,7 +219,16 @@ mod tests {
 
     fn up(parent: u128) -> Up {
         let name = EntryName::new(b"x").unwrap();
-        Up { parent: DirId(parent), parent_ino: Ino(1), parent_home: DirId(1), name: Some(name) }
+        Up {
+            parent: DirId(parent),
+            parent_ino: Ino(1),
+            parent_home: DirId(1),
+            name: Some(name),
+            class: SearchClass::All,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+        }
     }
 
     #[test]

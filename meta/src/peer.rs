@@ -248,6 +248,7 @@ mod tests {
                 keys: vec![Bytes::from(vec![0; 1 << 20]); 9],
                 inos: Vec::new(),
                 hold: None,
+                confirmed: false,
             };
             assert_eq!(peers.ask(0, &Request::PeerRead(long)).await, failed);
 
@@ -269,7 +270,7 @@ mod tests {
             };
             assert_eq!(peers.ask(0, &Request::Prepare(prepare)).await, failed);
 
-            let read = PeerRead { keys: vec![at], inos: Vec::new(), hold: None };
+            let read = PeerRead { keys: vec![at], inos: Vec::new(), hold: None, confirmed: false };
             let there = Reply::Values(vec![Some(Bytes::from_static(b"junk"))]);
             assert_eq!(peers.ask(0, &Request::PeerRead(read)).await, Ok(there));
         });

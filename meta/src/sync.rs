@@ -133,8 +133,12 @@ mod tests {
             let read = async {
                 sleep(Duration::from_millis(10)).await;
                 let was = three.engines[0].unsynced();
-                let read =
-                    Request::PeerRead(PeerRead { keys: vec![], inos: Vec::new(), hold: None });
+                let read = Request::PeerRead(PeerRead {
+                    keys: vec![],
+                    inos: Vec::new(),
+                    hold: None,
+                    confirmed: false,
+                });
                 (was, peers.ask(0, &read).await, three.engines[0].unsynced())
             };
             let (_, (was, told, is)) = futures::join!(peers.ask(0, &prepare), read);

@@ -296,6 +296,18 @@ impl<'a> Txn<'a> {
         }
     }
 
+    /// Whether the directory of a content record here has an entry that is not lost any more.
+    pub(crate) fn is_confirmed(&self, key: &Key) -> bool {
+        let prepared = &self.shared.prepared;
+        !prepared.any() || prepared.early_mkdir_among([key].into_iter()).is_none()
+    }
+
+    /// Makes directories whose entries may still be lost count as absent, where other servers have
+    /// them.
+    pub(crate) fn wants_confirmed(&self) {
+        self.with_remote(|remote| remote.wants_confirmed = true);
+    }
+
     /// The fault for a directory of this number that a shard does not have.
     pub(crate) fn no_dir(&self, shard: ShardId, ino: Ino) -> Fault {
         Fault::Retry(if self.may_be_born(shard, ino) { Retry::Busy } else { Retry::StaleDir })

@@ -121,6 +121,7 @@ impl Request {
             // Looking.
             Request::Lookup(req) => (false, Nothing, Some(&req.dir)),
             Request::Walk(req) => (false, Nothing, Some(&req.from)),
+            Request::WalkTo(req) => (false, Nothing, Some(&req.from)),
             Request::Getattr(req) | Request::Readlink(req) | Request::Xattrs(req) => {
                 (false, Nothing, Some(holder(&req.node)))
             }

@@ -54,10 +54,10 @@ pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
-    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, Walked,
+    RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, WalkTo, Walked,
 };
 pub use node::{
-    DirRef, Entry, FileRef, LayoutNews, NodeRef, Removexattr, Search, Searched, SetXattr,
+    DirRef, Entry, FileRef, Guess, LayoutNews, NodeRef, Removexattr, Search, Searched, SetXattr,
     ShareStat, XattrMode,
 };
 pub use observe::{
@@ -67,9 +67,9 @@ pub use observe::{
 };
 pub use peer::{
     Admission, Announce, AskOutcome, AskOver, Birth, Born, Challenge, ClusterStatus, ContentPatch,
-    Decide, Expected, Guess, Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease,
-    Life, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, ServerStatus, Speculate, Stands, Term,
-    TxnId, Vote,
+    Decide, Expected, Guessed, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, Lease, Life,
+    Outcome, PeerHello, PeerRead, PeerWrite, Prepare, ServerStatus, Speculate, Stands, Term, TxnId,
+    Vote,
 };
 pub use quota::{
     AccountLimits, AccountUse, Accounts, Allowed, Amounts, AskRoom, Count, CountNames, CountShare,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{
     file::Opened,
-    node::{DirRef, Entry, NodeRef},
+    node::{DirRef, Entry, Guess, NodeRef},
 };
 
 codec! {
@@ -30,6 +30,23 @@ codec! {
         pub from: DirRef,
         /// Names to look up, each in the directory found before.
         pub names: Vec<EntryName>,
+    }
+}
+
+codec! {
+    /// Walks down from `from` in one step, at the server of the directory where the walk ends: it
+    /// keeps what other servers have of the directories on the way, who may search them included.
+    /// Answer: [`Walked`], which is empty where that server does not find the path so; [`Walk`]
+    /// tells then.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct WalkTo {
+        /// The directory in which the walk starts.
+        pub from: DirRef,
+        /// Names of the directories, each in the one before, at least one. They lead to `end`; the
+        /// name that is looked up there is not among them.
+        pub names: Vec<EntryName>,
+        /// The last of these directories, as the client predicts it, and the name to look up there.
+        pub end: Guess,
     }
 }
 

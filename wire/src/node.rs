@@ -21,6 +21,21 @@ codec! {
     }
 }
 
+codec! {
+    /// A look-up in a directory whose id was predicted.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Guess {
+        /// Predicted id of the directory.
+        pub dir: DirId,
+        /// Predicted home of the directory.
+        pub home: DirId,
+        /// Number of the asked partition.
+        pub partition: u16,
+        /// The name to look up; `None` asks for the directory itself.
+        pub name: Option<EntryName>,
+    }
+}
+
 impl DirRef {
     /// The root of the file system, with no ticket.
     pub const ROOT: DirRef =

@@ -7,10 +7,14 @@
 //!
 //! Paper: InfiniFS §4.1, §4.2; DESIGN, *Transactions* and *The coordinator*.
 
-use base::{ClusterMap, DirId, EntryName, Epoch, FsError, Ino, Layout, Time, codec};
+use base::{ClusterMap, DirId, Epoch, FsError, Ino, Layout, Time, codec};
 use bytes::Bytes;
 
-use crate::{keys::Secret, node::Entry, request::CacheEvents};
+use crate::{
+    keys::Secret,
+    node::{Entry, Guess},
+    request::CacheEvents,
+};
 
 codec! {
     /// The first request on a connection between two servers of one cluster. Without a proof it
@@ -70,6 +74,8 @@ codec! {
         pub inos: Vec<Ino>,
         /// Hides some of these records from others from now on. The server does not wait then.
         pub hold: Option<Hold>,
+        /// Tells of a directory whose entry may still be lost as if it were not there.
+        pub confirmed: bool,
     }
 }
 
@@ -431,21 +437,6 @@ codec! {
         pub after: u64,
         /// Ids of the directories, one for each version after `after`.
         pub dirs: Vec<DirId>,
-    }
-}
-
-codec! {
-    /// A look-up in a directory whose id was predicted.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Guess {
-        /// Predicted id of the directory.
-        pub dir: DirId,
-        /// Predicted home of the directory.
-        pub home: DirId,
-        /// Number of the asked partition.
-        pub partition: u16,
-        /// The name to look up; `None` asks for the directory itself.
-        pub name: Option<EntryName>,
     }
 }
 

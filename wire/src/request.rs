@@ -212,6 +212,8 @@ codec! {
         Lookup(namespace::Lookup) = 10,
         /// Look up several names, each in the directory found before.
         Walk(namespace::Walk) = 11,
+        /// Look up a path at the server of the directory where it ends.
+        WalkTo(namespace::WalkTo) = 110,
         /// `stat`.
         Getattr(namespace::Getattr) = 12,
         /// `chmod`, `chown`, `utimensat`, `truncate`.
@@ -381,7 +383,7 @@ codec! {
         Welcome(session::Welcome) = 2,
         /// To `Lookup`, `Mkdir`, `Symlink`, `Link`, `Readlink`.
         Entry(node::Entry) = 3,
-        /// To `Walk`.
+        /// To `Walk` and `WalkTo`.
         Walked(namespace::Walked) = 4,
         /// To `Getattr`, `Setattr`, `Unlink`, `Allocate`.
         Attr(Attr) = 5,

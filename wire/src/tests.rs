@@ -98,6 +98,7 @@ variants!(Request {
     Delegate,
     Lookup,
     Walk,
+    WalkTo,
     Getattr,
     Setattr,
     Create,

@@ -141,7 +141,15 @@ fn cold_stats_take_one_round_trip_at_any_depth_and_walks_more_with_each() {
     let jittered = |of: &str| drawn.series("cold", "by depth, with", of);
     let (half, all) = (jittered("sequential, half"), jittered("sequential, all"));
     assert!(half.len() == 2 && half[1] >= 1.0 && all[1] > half[1], "{half:?} {all:?}");
-    assert!(drawn.said.contains("by the sequential walk, in round trips of 5ms | – |"));
+    for bound in ["", ", bound to a user"] {
+        let (fast, walked) =
+            (by_depth(&format!("fast path{bound}")), by_depth(&format!("sequential{bound}")));
+        assert!(fast[1] < walked[1], "{fast:?} {walked:?}");
+        let requests = |of| drawn.series("cold", "requests for a stat", &format!("{of}{bound}"));
+        let (fast, walked) = (requests("fast path"), requests("sequential"));
+        assert!(fast[0] < 1.5 && fast[0] < walked[0], "{fast:?} {walked:?}");
+    }
+    assert!(drawn.said.contains("sequential, in round trips of 5ms | – |"), "{}", drawn.said);
 }
 
 #[test]

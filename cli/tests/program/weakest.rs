@@ -82,6 +82,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Speculate(_) => Verdict::Unproven,
         Request::Lookup(_)
         | Request::Walk(_)
+        | Request::WalkTo(_)
         | Request::Getattr(_)
         | Request::Setattr(_)
         | Request::Create(_)

@@ -3,22 +3,23 @@
 use std::{sync::Arc, time::Duration};
 
 use base::{
-    Access, ByteRange, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, LockKind, LockMode,
-    NameVersion, Seq, SessionId, SetAttr, ShardId,
+    Access, ByteRange, ClusterMap, Cred, Epoch, FileKind, FsError, Ino, LockKind, LockMode, Seq,
+    SessionId, SetAttr, ShardId,
 };
 use bytes::Bytes;
 use client::{Client, Config, Error, FileLock, FileSystem, Resolution};
 use tokio::{task::JoinHandle, time::Instant};
 use wire::{
-    Answer, CacheEvents, DirRef, Entry, FileRef, Guess, Guessed, NodeRef, OpenState, Opened, Reply,
-    Request, Resume, Retry, Stand, Statfs, Welcome, way_mark,
+    Answer, DirRef, Entry, FileRef, NodeRef, OpenState, Opened, Reply, Request, Resume, Retry,
+    Stand, Statfs, Welcome,
 };
 
+use crate::guesses::found;
 use crate::script::{Peer, Seconds, Server, attr, config_of, dir, entry_of_dir, name, welcome};
 
-const ONE: &str = "one:1";
-const TWO: &str = "two:1";
-const SHARDS: u16 = 4;
+pub(super) const ONE: &str = "one:1";
+pub(super) const TWO: &str = "two:1";
+pub(super) const SHARDS: u16 = 4;
 
 fn map(epoch: u64, addresses: &[&str]) -> ClusterMap {
     ClusterMap {
@@ -28,42 +29,44 @@ fn map(epoch: u64, addresses: &[&str]) -> ClusterMap {
     }
 }
 
-fn welcome_of(server: u64) -> Welcome {
+pub(super) fn welcome_of(server: u64) -> Welcome {
     Welcome { map: map(1, &[ONE, TWO]), opened: true, ..welcome(5, 10 + server) }
 }
 
 /// A directory whose group is on the server at this position of the map.
-fn dir_on(server: u16) -> DirRef {
+pub(super) fn dir_on(server: u16) -> DirRef {
     let on = |dir: &DirRef| base::placement::shard_of(dir.home, 0, SHARDS).0 % 2 == server;
     (300..).map(dir).find(on).unwrap()
 }
 
-struct World {
-    client: Client,
-    servers: Vec<Server>,
-    first: Peer,
+pub(super) struct World {
+    pub(super) client: Client,
+    pub(super) servers: Vec<Server>,
+    pub(super) first: Peer,
 }
 
-async fn connect() -> World {
+pub(super) async fn connect() -> World {
     connect_with(|config| config).await
 }
 
-async fn connect_with(change: impl FnOnce(Config) -> Config) -> World {
+pub(super) async fn connect_with(change: impl FnOnce(Config) -> Config) -> World {
     let (config, mut servers) = config_of(&[ONE, TWO]);
+    // Most of these servers are asked for guesses.
+    let config = Config { resolution: Resolution::Speculative, ..config };
     let (client, (first, hello)) =
         tokio::join!(Client::connect(change(config)), servers[0].welcome(welcome_of(0)));
     assert_eq!(hello.resume, None);
     World { client: client.unwrap(), servers, first }
 }
 
-fn go<F>(client: &Client, what: impl FnOnce(Client) -> F) -> JoinHandle<F::Output>
+pub(super) fn go<F>(client: &Client, what: impl FnOnce(Client) -> F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
     tokio::spawn(what(client.clone()))
 }
 
-fn mkdir(client: &Client, dir: DirRef, text: &str) -> JoinHandle<client::Result<Entry>> {
+pub(super) fn mkdir(client: &Client, dir: DirRef, text: &str) -> JoinHandle<client::Result<Entry>> {
     let name = name(text);
     go(client, async move |client| {
         FileSystem::mkdir(&client, &Cred::ROOT, &dir, &name, 0o755).await
@@ -74,7 +77,7 @@ fn stat(client: &Client, node: NodeRef) -> JoinHandle<client::Result<base::Attr>
     go(client, async move |client| client.getattr(&Cred::ROOT, &node).await)
 }
 
-fn attr_of(ino: Ino) -> Answer {
+pub(super) fn attr_of(ino: Ino) -> Answer {
     Answer::Done(Reply::Attr(base::Attr { ino, ..attr(1, FileKind::File) }))
 }
 
@@ -670,194 +673,6 @@ async fn what_is_cached_outlives_the_restart_of_a_server() {
     let (header, request) = first.next().await;
     let Request::Lookup(lookup) = request else { panic!("{request:?}") };
     assert_eq!((lookup.dir, header.stand.version), (below, 1));
-}
-
-/// The directory `text` in `parent` as it is predicted.
-fn born_in(parent: &DirRef, text: &str) -> DirRef {
-    let id = welcome_of(0).fs.hash_key.dir_id(parent.id, &name(text), NameVersion(0));
-    DirRef { id, home: id, ino: Ino(1000 + u64::try_from(id.0 % 1000).unwrap()), ticket: 0 }
-}
-
-fn found(dir: &DirRef, whole: bool) -> Entry {
-    let attr = base::Attr { ino: dir.ino, ..attr(1, FileKind::Directory) };
-    Entry { attr, dir: Some(*dir), target: None, whole }
-}
-
-/// The directories of a path as servers have them, and what is in each.
-#[derive(Clone, Default)]
-struct Tree(Vec<(DirRef, Vec<(&'static str, Entry)>)>);
-
-impl Tree {
-    /// The answer to a guess from a server that has the whole tree.
-    fn guessed(&self, guess: &Guess) -> Guessed {
-        let Some((dir, entries)) = self.0.iter().find(|(dir, _)| dir.id == guess.dir) else {
-            return Guessed { dir: None, entry: None, error: None, layout: None };
-        };
-        let Some(wanted) = &guess.name else {
-            return Guessed {
-                dir: Some(dir.ino),
-                entry: Some(found(dir, true)),
-                error: None,
-                layout: None,
-            };
-        };
-        let entry = entries.iter().find(|(text, _)| name(text) == *wanted);
-        let entry = entry.map(|(_, entry)| entry.clone());
-        let error = entry.is_none().then_some(FsError::NotFound);
-        Guessed { dir: Some(dir.ino), entry, error, layout: None }
-    }
-}
-
-/// Answers one request of guesses. Returns the number of its guesses.
-async fn answer_guesses(peer: &mut Peer, tree: &Tree, version: u64) -> usize {
-    let (header, request) = peer.next().await;
-    let Request::Speculate(speculate) = request else { panic!("{request:?}") };
-    let answers: Vec<Guessed> = speculate.guesses.iter().map(|guess| tree.guessed(guess)).collect();
-    let count = answers.len();
-    peer.answer_at(&header, version, Answer::Done(Reply::Guessed(answers))).await;
-    count
-}
-
-/// The tree with `/a/b/c/d`, and the path's end.
-fn deep_tree() -> (Tree, DirRef) {
-    let mut tree = Tree::default();
-    let mut at = dir(1);
-    for text in ["a", "b", "c", "d"] {
-        let below = born_in(&at, text);
-        tree.0.push((at, vec![(text, found(&below, false))]));
-        at = below;
-    }
-    tree.0.push((at, Vec::new()));
-    (tree, at)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cold_path_over_all_servers_is_one_message_to_each() {
-    let World { client, mut servers, mut first } = connect().await;
-    let (tree, end) = deep_tree();
-    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-    let mut guesses = answer_guesses(&mut first, &tree, 1).await;
-    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
-    guesses += answer_guesses(&mut second, &tree, 1).await;
-    assert_eq!(guesses, 5, "one for each name, and one for the end itself");
-    assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
-    assert_eq!(client.requests_by_server(), [1, 1]);
-    let stats = client.stats();
-    assert_eq!((stats.resolutions, stats.speculations, stats.mispredictions), (1, 1, 0));
-
-    // Everything is cached now, so only the server of the directory's group is asked.
-    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-    let peer = if shard_is_first(&end) { &mut first } else { &mut second };
-    let (header, request) = peer.next().await;
-    let Request::Getattr(asked) = request else { panic!("{request:?}") };
-    assert_eq!((asked.node, header.stand.version), (NodeRef::Dir(end), 1));
-    peer.answer(&header, attr_of(end.ino)).await;
-    task.await.unwrap().unwrap();
-}
-
-fn shard_is_first(dir: &DirRef) -> bool {
-    base::placement::shard_of(dir.home, 0, SHARDS).0.is_multiple_of(2)
-}
-
-#[tokio::test(start_paused = true)]
-async fn from_a_directory_that_is_not_as_predicted_on_it_is_guessed_anew() {
-    let change = |config| Config { access_cache_bytes: 0, ..config };
-    let World { client, mut servers, mut first } = connect_with(change).await;
-    mkdir(&client, dir_on(1), "x");
-    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
-    second.next().await;
-    let (mut tree, end) = deep_tree();
-    // The directory at `b` was born elsewhere.
-    let moved = DirRef { id: dir_on(0).id, ..dir_on(0) };
-    tree.0[1].1[0].1 = found(&moved, false);
-    let below = born_in(&moved, "c");
-    tree.0[2] = (moved, vec![("c", found(&below, false))]);
-    let last = born_in(&below, "d");
-    tree.0[3] = (below, vec![("d", found(&last, false))]);
-    tree.0[4] = (last, Vec::new());
-    assert_ne!(last.id, end.id);
-    for rounds in [2, 3] {
-        let mut task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-        let attr = loop {
-            tokio::select! {
-                ended = &mut task => break ended.unwrap().unwrap(),
-                _ = answer_guesses(&mut first, &tree, 1) => {}
-                _ = answer_guesses(&mut second, &tree, 1) => {}
-            }
-        };
-        assert_eq!(attr.ino, last.ino);
-        // The second time the client knows the move, though nothing is cached.
-        assert_eq!((client.stats().speculations, client.stats().mispredictions), (rounds, 1));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn servers_that_are_not_of_one_version_are_asked_again_on_the_lowest() {
-    let World { client, mut servers, mut first } = connect().await;
-    mkdir(&client, dir_on(1), "x");
-    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
-    second.next().await;
-    let (tree, end) = deep_tree();
-    let mut way: Vec<_> = tree.0.iter().map(|(dir, _)| way_mark(dir.id)).collect();
-    way.sort_unstable();
-    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-    answer_guesses(&mut first, &tree, 7).await;
-    answer_guesses(&mut second, &tree, 5).await;
-    // Events elsewhere that came meanwhile hinder no request now.
-    for (peer, version) in [(&mut first, 9), (&mut second, 8)] {
-        let (header, request) = peer.next().await;
-        let Request::Speculate(speculate) = request else { panic!("{request:?}") };
-        assert_eq!(header.stand.version, 5);
-        let mut marks = header.stand.way.to_vec();
-        marks.sort_unstable();
-        marks.dedup();
-        assert_eq!(marks, way, "all that is predicted is on the way");
-        let answers = speculate.guesses.iter().map(|guess| tree.guessed(guess)).collect();
-        peer.answer_at(&header, version, Answer::Done(Reply::Guessed(answers))).await;
-    }
-    assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
-    assert_eq!(client.stats().speculations, 2);
-
-    // The result is as old as the lowest version of the answers.
-    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-    let peer = if shard_is_first(&end) { &mut first } else { &mut second };
-    let (header, _) = peer.next().await;
-    assert!(header.stand.version <= 8 && header.stand.version > 0, "{:?}", header.stand);
-    peer.answer(&header, attr_of(end.ino)).await;
-    task.await.unwrap().unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_path_that_is_moved_between_two_rounds_is_resolved_anew() {
-    let World { client, mut servers, mut first } = connect().await;
-    mkdir(&client, dir_on(1), "x");
-    let (mut second, _) = servers[1].welcome(welcome_of(1)).await;
-    second.next().await;
-    let (tree, end) = deep_tree();
-    let task = go(&client, async move |client| client.stat("/a/b/c/d").await);
-    answer_guesses(&mut first, &tree, 7).await;
-    answer_guesses(&mut second, &tree, 5).await;
-    let (header, _) = first.next().await;
-    let events = CacheEvents { version: 8, reset: false, dirs: vec![tree.0[1].0.id] };
-    first.answer_at(&header, 8, Answer::Retry(Retry::StaleCache(events))).await;
-    answer_guesses(&mut second, &tree, 8).await;
-    answer_guesses(&mut first, &tree, 8).await;
-    answer_guesses(&mut second, &tree, 8).await;
-    assert_eq!(task.await.unwrap().unwrap().ino, end.ino);
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_must_prove_walks_or_wants_to_walk_does_not_guess() {
-    let (config, mut servers) = config_of(&[ONE, TWO]);
-    let proving = Welcome { trusted: false, ..welcome_of(0) };
-    let (client, (first, _)) = tokio::join!(Client::connect(config), servers[0].welcome(proving));
-    let walking = |config| Config { resolution: Resolution::Sequential, ..config };
-    let other = connect_with(walking).await;
-    for (client, mut first) in [(client.unwrap(), first), (other.client, other.first)] {
-        go(&client, async move |client| client.stat("/a/b").await);
-        let (_, request) = first.next().await;
-        assert!(matches!(request, Request::Walk(_)), "{request:?}");
-    }
 }
 
 #[tokio::test(start_paused = true)]

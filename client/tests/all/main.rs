@@ -7,6 +7,7 @@
 mod acl;
 mod cluster;
 mod contents;
+mod guesses;
 mod locks;
 mod namespace;
 mod partitions;

@@ -313,8 +313,8 @@ pub(crate) fn until(what: &str, mut reached: impl FnMut() -> bool) {
 #[derive(Default)]
 pub(crate) struct Gate {
     /// The thread that is held.
-    held: Mutex<Option<Pid>>,
-    changed: Condvar,
+    pub(crate) held: Mutex<Option<Pid>>,
+    pub(crate) changed: Condvar,
 }
 
 impl Gate {
@@ -326,19 +326,6 @@ impl Gate {
         let (held, _) =
             self.changed.wait_timeout_while(held, PATIENCE, |held| held.is_some()).unwrap();
         drop(held);
-    }
-
-    /// Waits until a thread is held, and returns which.
-    pub(crate) fn thread(&self) -> Pid {
-        let held = self.held.lock().unwrap();
-        let (held, _) =
-            self.changed.wait_timeout_while(held, PATIENCE, |held| held.is_none()).unwrap();
-        held.expect("a thread is held")
-    }
-
-    pub(crate) fn let_go(&self) {
-        *self.held.lock().unwrap() = None;
-        self.changed.notify_all();
     }
 }
 

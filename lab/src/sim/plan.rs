@@ -59,6 +59,8 @@ pub struct Plan {
     pub quotas: Quotas,
     /// Whether clients cache directories that they walked through.
     pub access_cache: bool,
+    /// Whether clients ask the server of a path's last directory for the whole path.
+    pub fast_paths: bool,
     /// Whether clients cache contents that they read.
     pub read_cache: bool,
     /// Maximum number of dirty bytes that a client may hold back.
@@ -253,6 +255,7 @@ impl Plan {
                 Quotas::Again,
             ]),
             access_cache: !random.one_in(4) || matches!(aim, Aim::Leases | Aim::Answers),
+            fast_paths: !SimRandom::new(seed).stream("fast paths").one_in(4),
             read_cache: !random.one_in(3),
             dirty_bytes_max: random.pick(&[10_000, 1 << 20, 64 << 20]),
             calm: random.ms(60..400),

@@ -321,6 +321,7 @@ impl World {
             access_times: AccessTimes::Relative,
             resolution: match sequential {
                 true => Resolution::Sequential,
+                false if plan.fast_paths => Resolution::Auto,
                 false => Resolution::Speculative,
             },
             cache_lease: None,

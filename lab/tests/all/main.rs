@@ -14,6 +14,7 @@ mod damaged;
 mod doubt;
 mod dumps;
 mod early_mkdirs;
+mod fast_paths;
 mod fsck;
 mod full;
 mod generations;

@@ -343,6 +343,8 @@ finds! {
     it_finds_that_an_open_is_not_told: OpenNotTold,
     it_finds_that_presence_is_ignored: PresenceIgnored,
     it_finds_that_a_server_without_room_is_ignored: NoRoomIgnored,
+    it_finds_that_a_fast_path_is_not_checked: FastPathUnchecked,
+    it_finds_that_a_directory_is_learnt_too_late: DirLearntLate,
     it_finds_that_a_stricter_directory_is_not_listed: StricterUnlisted,
     it_finds_that_a_directory_with_less_permission_is_not_listed: ReducedUnlisted,
     it_finds_that_a_directory_that_moved_is_not_listed: MovedUnlisted,

@@ -51,6 +51,7 @@ pub(super) fn of(request: &Request) -> Class {
         Request::Open(_) => Class::Open,
         Request::Lookup(_)
         | Request::Walk(_)
+        | Request::WalkTo(_)
         | Request::Getattr(_)
         | Request::Readdir(_)
         | Request::Readlink(_)

@@ -335,6 +335,7 @@ fn describe(text: &mut Text<'_>, request: &Request, paths: &Paths) {
         Request::Rmdir(req) => named(text, &req.dir, Some(&req.name), paths),
         Request::Lookup(req) => named(text, &req.dir, Some(&req.name), paths),
         Request::Walk(req) => named(text, &req.from, req.names.first(), paths),
+        Request::WalkTo(req) => named(text, &req.from, req.names.first(), paths),
         Request::Link(req) => {
             named(text, &req.dir, Some(&req.name), paths);
             ino(text, req.target.ino());

@@ -215,7 +215,7 @@ impl Places<'_> {
     }
 
     fn of_content(&self, id: DirId, content: &Content) -> Vec<(There, Wants)> {
-        let Content { ino, home, mode, uid, gid, parent, .. } = *content;
+        let Content { ino, home, parent, .. } = *content;
         let others = content.layout.active().filter(|partition| *partition > 0);
         let share = |partition| {
             let shard = self.0.placement().shard_of(home, partition);
@@ -230,7 +230,7 @@ impl Places<'_> {
             let wants = Wants::Bound { at: at.clone(), below: below.clone() };
             claims.push((There::Record(self.content(content.parent_home, parent)), wants));
         }
-        let access = Access { id, ino, home, mode, uid, gid };
+        let access = Access::of(id, content);
         let there = There::Name { home: content.parent_home, at: at.clone() };
         if let Some(name) = content.birth_name.clone() {
             let birth = At { dir: content.birth_parent, name };
@@ -587,8 +587,12 @@ impl<'a> Across<'a> {
     }
 
     async fn ask(&self, server: u16, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>> {
-        let request =
-            Request::PeerRead(PeerRead { keys: keys.to_vec(), inos: Vec::new(), hold: None });
+        let request = Request::PeerRead(PeerRead {
+            keys: keys.to_vec(),
+            inos: Vec::new(),
+            hold: None,
+            confirmed: false,
+        });
         match self.request(server, request).await? {
             Reply::Values(values) if values.len() == keys.len() => Ok(values),
             _ => Err(format!("server {server} does not answer what it is asked")),

@@ -169,10 +169,10 @@ impl<'a> Sweep<'a> {
         };
         let key = self.name_key(shard, content.parent, name, Part::Main);
         let entry: Option<EntryRecord> = self.get(&key, || what(self));
-        let Content { ino, home, mode, uid, gid, .. } = *content;
+        let ino = content.ino;
         match entry {
             Some(EntryRecord::Dir(access)) if (access.id, access.ino) == (dir, ino) => {
-                if access != (Access { id: dir, ino, home, mode, uid, gid }) {
+                if access != Access::of(dir, content) {
                     self.find(format!("{}: its entry has another mode, owner or home", what(self)));
                 }
             }

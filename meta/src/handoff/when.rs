@@ -323,8 +323,12 @@ impl Seen<'_> {
             read::<Content>(shared, &at.share()).ok()?
         } else {
             let keys = vec![Bytes::copy_from_slice(&at.share())];
-            let request =
-                Request::PeerRead(PeerRead { keys, inos: vec![self.share.ino], hold: None });
+            let request = Request::PeerRead(PeerRead {
+                keys,
+                inos: vec![self.share.ino],
+                hold: None,
+                confirmed: false,
+            });
             let Ok(Reply::Values(values)) = self.core.inner.peers.ask(server, &request).await
             else {
                 return None;

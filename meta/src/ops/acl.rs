@@ -40,9 +40,9 @@ pub(super) fn set(
                 dir.content.mode = if keeps { mode } else { mode & !MODE_SETGID };
             }
             dir.content.times.ctime = txn.now;
+            txn.put_dir_xattrs(&mut dir, set);
             change_access(txn, &dir)?;
             txn.facts.moved.push(dir.id);
-            txn.put_dir_xattrs(&mut dir, set);
             permissions::changed(txn, &mut dir, &granted);
             txn.put_everywhere(&dir)?;
         }

@@ -17,7 +17,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Lookup) -> Result<Entry> {
 }
 
 /// The entry under a name, in the share that has the name.
-fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
+pub(super) fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
     txn.dir_permits(&dir, Access::EXECUTE)?;
     txn.settled(|txn| {
         let entry = txn.entry(&dir, name)?.ok_or_else(|| txn.missing(&dir))?;
@@ -26,7 +26,7 @@ fn find(txn: &Txn<'_>, dir: Dir, name: &EntryName) -> Result<Entry> {
 }
 
 /// No path has more names than this.
-const NAMES_MAX: usize = PATH_BYTES_MAX / 2 + 1;
+pub(super) const NAMES_MAX: usize = PATH_BYTES_MAX / 2 + 1;
 
 pub(crate) fn walk(txn: &mut Txn<'_>, req: &Walk) -> Result<Walked> {
     if req.names.len() > NAMES_MAX {

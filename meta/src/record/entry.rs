@@ -2,7 +2,7 @@
 
 use base::{DirId, Ino, NameVersion, codec};
 
-use super::{Inode, Record};
+use super::{Content, Inode, Record};
 
 codec! {
     /// A directory as seen from its parent: its access record.
@@ -27,6 +27,21 @@ codec! {
         Dir(Access) = 2,
         /// One of several names of a file: the inode is in its slot.
         Link(Ino) = 3,
+    }
+}
+
+impl Access {
+    /// The access record that repeats fields of a content record. The mode says whether the
+    /// directory has an ACL, too: its parent's server shows it to clients, which keep it.
+    pub(crate) fn of(id: DirId, content: &Content) -> Access {
+        Access {
+            id,
+            ino: content.ino,
+            home: content.home,
+            mode: content.xattrs.shown_mode(content.mode),
+            uid: content.uid,
+            gid: content.gid,
+        }
     }
 }
 

@@ -31,6 +31,13 @@ counters! {
     groups,
     /// Mutating requests that were asked again and got their stored answer.
     duplicates_suppressed,
+    /// Paths that were looked up here as a whole.
+    fast_paths,
+    /// Paths that a client wanted looked up here as a whole, and that are not known here to be so
+    /// and allowed.
+    slow_paths,
+    /// Rounds in which directories of other servers were read for such paths.
+    fast_path_reads,
     /// Requests refused because another core held a lock, and run again.
     lock_conflicts,
     /// Directories that were taken back from sessions that did not give them back.

@@ -60,7 +60,11 @@ pub(crate) fn read(txn: &mut Txn<'_>, req: &PeerRead) -> Result<Reply> {
 fn values(txn: &Txn<'_>, req: &PeerRead) -> Result<Vec<Option<Bytes>>> {
     let meant = req.inos.iter().map(|ino| Some(*ino).filter(|ino| *ino != Ino(0)));
     let meant = meant.chain(std::iter::repeat(None));
-    req.keys.iter().zip(meant).map(|(key, ino)| current(txn, key, ino)).collect()
+    let value = |(key, ino): (&Bytes, _)| match current(txn, key, ino)? {
+        Some(_) if req.confirmed && !txn.is_confirmed(&Key::from_slice(key)) => Ok(None),
+        value => Ok(value),
+    };
+    req.keys.iter().zip(meant).map(value).collect()
 }
 
 /// Reads records and holds some of them. A transaction that holds records waits for no other: two
@@ -467,7 +471,7 @@ mod tests {
         let name = EntryName::new(b"name").unwrap();
         let at = key::name(ShardId(0), DirId(7), 8, &name, Part::Main);
         let keys = vec![Bytes::copy_from_slice(&at)];
-        Request::PeerRead(PeerRead { keys, inos: Vec::new(), hold })
+        Request::PeerRead(PeerRead { keys, inos: Vec::new(), hold, confirmed: false })
     }
 
     /// Asks until an answer comes.
@@ -576,6 +580,13 @@ mod tests {
             assert_eq!(prepare(1, None, born.clone(), true).await, Reply::Vote(Vote::Prepared));
             // Everybody sees the directory, and it is not confirmed.
             three.node(0).core.inner.shared.prepared.is_born(TXN);
+            // A server that keeps what it reads may not learn of it: its entry may be lost.
+            for (confirmed, told) in [(false, Some(record.clone())), (true, None)] {
+                let (keys, inos) = (vec![at.clone()], Vec::new());
+                let read = Request::PeerRead(PeerRead { keys, inos, hold: None, confirmed });
+                let read = three.node(1).core.inner.peers.ask(0, &read).await.unwrap();
+                assert_eq!(read, Reply::Values(vec![told]));
+            }
             let began = Instant::now();
             let voted = prepare(2, Some(record), born, false).await;
             assert_eq!(voted, Reply::Vote(Vote::Busy));

@@ -37,11 +37,13 @@ const SPARED_AFTER: Duration = participant::READ_WITHIN;
 pub(super) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) -> Result<()> {
     let reads = reads_of(remote.missing(), |key| cluster.server_of_key(key))?;
     let moved = core.inner.shared.invalidations.version();
+    let confirmed = remote.wants_confirmed;
     let asked: Vec<_> = reads
         .into_iter()
         .map(|(server, keys)| {
             let inos = remote.meant(&keys);
-            let request = Request::PeerRead(PeerRead { keys: keys.clone(), inos, hold: None });
+            let request =
+                Request::PeerRead(PeerRead { keys: keys.clone(), inos, hold: None, confirmed });
             let answer = core.inner.peers.ask(server, &request);
             let spared = remote.spares(&keys);
             async move {
@@ -94,7 +96,8 @@ pub(super) async fn read_and_hold<'a>(
     let asked = reads.into_iter().map(|(server, part)| {
         let hold = Some(Hold { txn: held.txn, keys: held_of(&part) });
         let inos = remote.meant(&part);
-        let request = Request::PeerRead(PeerRead { keys: part.clone(), inos, hold });
+        let request =
+            Request::PeerRead(PeerRead { keys: part.clone(), inos, hold, confirmed: false });
         let answer = core.inner.peers.ask(server, &request);
         async move { (part, answer.await) }
     });

@@ -236,15 +236,7 @@ impl Txn<'_> {
 
     /// The access record that repeats fields of a content record.
     pub(crate) fn access_of(dir: &Dir) -> record::Access {
-        let content = &dir.content;
-        record::Access {
-            id: dir.id,
-            ino: content.ino,
-            home: content.home,
-            mode: content.mode,
-            uid: content.uid,
-            gid: content.gid,
-        }
+        record::Access::of(dir.id, &dir.content)
     }
 
     /// Looks once more while records that were read without a lock do not fit together: another
@@ -315,7 +307,6 @@ impl Txn<'_> {
             EntryRecord::Link(ino) => Ok(show_inode(&self.slot_inode(*ino)?)),
             EntryRecord::Dir(access) => {
                 let key = self.content_key(access.home, access.id);
-                let dir = self.dir_ref(access.id, access.ino, access.home);
                 let untold = if self.is_here(&key) {
                     self.settle_read(&key, Want::Read)?;
                     // A walk through the directory does not wait for counts and times; a client
@@ -325,9 +316,9 @@ impl Txn<'_> {
                     !self.has_read(&key)
                 };
                 if untold {
-                    let attr = access_attr(access);
-                    return Ok(Entry { attr, dir: Some(dir), target: None, whole: false });
+                    return Ok(self.show_access(access));
                 }
+                let dir = self.dir_ref(access.id, access.ino, access.home);
                 let content = self.get_content(&key)?;
                 let Some(content) = content.filter(|content| content.ino == access.ino) else {
                     // The entry was read without a lock: the directory may have been removed since.
@@ -337,6 +328,12 @@ impl Txn<'_> {
                 Ok(Entry { attr: content.attr(), dir: Some(dir), target: None, whole })
             }
         }
+    }
+
+    /// A directory, as its parent knows it.
+    pub(crate) fn show_access(&self, access: &record::Access) -> Entry {
+        let dir = self.dir_ref(access.id, access.ino, access.home);
+        Entry { attr: access_attr(access), dir: Some(dir), target: None, whole: false }
     }
 
     /// An inode that must be in its slot.

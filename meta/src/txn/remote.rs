@@ -82,6 +82,8 @@ pub(crate) struct Remote {
     pub(crate) complete: bool,
     /// Whether the coordinator runs the operation: it may move directories.
     pub(crate) coordinated: bool,
+    /// Whether directories whose entries may still be lost count as absent.
+    pub(crate) wants_confirmed: bool,
     /// The directories that the operation moves, or whose permissions it changes.
     pub(crate) moves: Vec<DirId>,
     /// The directories that must stay where they are meanwhile.

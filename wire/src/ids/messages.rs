@@ -37,6 +37,7 @@ impl IdMapping {
             | Request::Delegate(_)
             | Request::Lookup(_)
             | Request::Walk(_)
+            | Request::WalkTo(_)
             | Request::Getattr(_)
             | Request::Create(_)
             | Request::Mkdir(_)

@@ -126,6 +126,7 @@ pub(super) fn requests() -> Vec<Request> {
             keys: vec![key(), key()],
             inos: vec![Ino(0), Ino(77)],
             hold: Some(Hold { txn: txn(), keys: 1 }),
+            confirmed: true,
         }),
         Request::Prepare(Prepare {
             txn: txn(),

@@ -1,16 +1,18 @@
 //! A value of every request, and of both forms where a field may be missing.
 
-use base::{ByteRange, FileKind, LockKind, LockMode, Seq, SessionId, SetAttr, SetTime, ShardId};
+use base::{
+    ByteRange, DirId, FileKind, LockKind, LockMode, Seq, SessionId, SetAttr, SetTime, ShardId,
+};
 use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
     Allocate, AllocateMode, Apply, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
-    ClaimedLock, Create, Delegate, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, HeldChange,
-    HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir, NodeRef, Open,
-    Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, ReserveInos, Resume,
-    Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr, SignBlocks, SignFor, Symlink, Tmpfile,
-    Unlink, Walk, Watch, Write, XattrMode,
+    ClaimedLock, Create, Delegate, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Guess,
+    HeldChange, HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
+    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, ReserveInos,
+    Resume, Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr, SignBlocks, SignFor, Symlink,
+    Tmpfile, Unlink, Walk, WalkTo, Watch, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -131,6 +133,11 @@ fn names() -> Vec<Request> {
     vec![
         Request::Lookup(lookup()),
         Request::Walk(Walk { from: dir(), names: vec![name("a"), name("b")] }),
+        Request::WalkTo(WalkTo {
+            from: dir(),
+            names: vec![name("a"), name("b")],
+            end: Guess { dir: DirId(11), home: DirId(12), partition: 3, name: Some(name("c")) },
+        }),
         Request::Getattr(Getattr { node: NodeRef::Dir(dir()) }),
         Request::Getattr(Getattr { node: node() }),
         Request::Setattr(Setattr { node: node(), set }),

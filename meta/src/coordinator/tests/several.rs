@@ -484,8 +484,12 @@ fn who_does_not_have_the_key_is_no_server() {
             let hello = visit.prove(key, three.node(1).cluster().hello(0));
             let answer = open.ask(&Request::PeerHello(hello)).await.unwrap();
             assert_eq!(answer == LET_IN, let_in);
-            let read =
-                Request::PeerRead(PeerRead { keys: Vec::new(), inos: Vec::new(), hold: None });
+            let read = Request::PeerRead(PeerRead {
+                keys: Vec::new(),
+                inos: Vec::new(),
+                hold: None,
+                confirmed: false,
+            });
             let refused = matches!(open.ask(&read).await.unwrap(), Answer::Refused(_));
             assert_eq!(refused, !let_in);
         }

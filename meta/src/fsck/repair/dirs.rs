@@ -1,7 +1,7 @@
 //! Content records: their own fields, and the tree that their back pointers make.
 
 use base::{
-    DirId, EntryName, Ino, Layout, Locality, NameVersion, SearchClass, ShardId,
+    DirId, EntryName, Ino, Layout, Locality, NameVersion, SearchClass, ShardId, attr::MODE_BITS,
     permissions::Listing,
 };
 
@@ -277,7 +277,7 @@ pub(super) fn rebuilt(
         parent_ino: parent.content.ino,
         parent_home: parent.content.home,
         name: Some(name.clone()),
-        mode: access.mode,
+        mode: access.mode & MODE_BITS,
         uid: access.uid,
         gid: access.gid,
         times: Times::born(txn.now),

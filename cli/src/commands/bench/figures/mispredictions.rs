@@ -21,10 +21,11 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     // Trees are made without it: only look-ups are measured.
     let site = Site::start(params.directory.as_deref(), Shape::of(params.servers))?;
     let maker = site.client(|_| {}).await?;
-    let speculative = [site.client_over(params.rtt, |_| {}).await?];
-    let sequential =
-        site.client_over(params.rtt, |config| config.resolution = Resolution::Sequential);
-    let sequential = [sequential.await?];
+    let client = async |resolution| {
+        anyhow::Ok([site.client_over(params.rtt, |config| config.resolution = resolution).await?])
+    };
+    let speculative = client(Resolution::Speculative).await?;
+    let sequential = client(Resolution::Sequential).await?;
     let mut latency =
         Chart::new("median latency of a cold stat, µs", "renamed of 24", Marks::Lines);
     let mut requests = Chart::new("requests for a cold stat", "renamed of 24", Marks::Lines);
