@@ -21,6 +21,7 @@ use crate::{
 
 /// Longest wait for the server: without its answer the path may lead elsewhere.
 const PATIENCE: Duration = Duration::from_secs(1);
+
 impl Core {
     /// Walks down from `from` by one request. `ends`: the last name may be anything, and otherwise
     /// is a directory. `None`: the server does not find the path so, or the caller is better off
@@ -50,9 +51,9 @@ impl Core {
             return Ok(None);
         }
         let pos = |name| self.layouts.guess(dir, || self.welcome().fs.hash_key.pos(name));
-        let end = Guess { dir, home, partition: last.map_or(0, pos), name: last.cloned() };
-        let route = Route::Partition(home, end.partition);
-        let partition = end.partition;
+        let partition = last.map_or(0, pos);
+        let end = Guess { dir, home, partition, name: last.cloned() };
+        let route = Route::Partition(home, partition);
         // A server that is away need not be one of those that have the path, if it was renamed.
         if self.channels.is_away(self.channels.of(route).server) {
             return Ok(None);

@@ -52,14 +52,7 @@ fn hears(txn: &Txn<'_>) -> bool {
 /// The directory that the client predicts, if this server has the partition that was asked for.
 fn end(txn: &Txn<'_>, guess: &Guess) -> Result<Option<DirRef>> {
     let Guess { dir: id, home, partition, .. } = *guess;
-    // Without a lease this server may not have heard of what was moved.
-    let hears = txn
-        .shared
-        .cluster
-        .as_ref()
-        .is_some_and(|cluster| cluster.has_lease() || txn.shared.bugs.has(Bug::LeaseIgnored));
-    let has = partition < txn.shared.config.shards && txn.has_shard(txn.shard_of(home, partition));
-    if !hears || !has {
+    if partition >= txn.shared.config.shards || !txn.has_shard(txn.shard_of(home, partition)) {
         return Ok(None);
     }
     let content = txn.get_content(&txn.share_key(home, id, partition))?;
