@@ -97,7 +97,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     let warm: Vec<_> = (0..WARM).map(|dir| format!("/warm{dir}")).collect();
     load::mkdirs(&maker, &warm).await?;
     let deepest = params.depths.iter().copied().max().unwrap_or(1);
-    let token = Token { uid: Some(USER), gids: vec![USER], ..Token::administrator() };
+    let token = Token { id: 1, uid: Some(USER), gids: vec![USER], ..Token::administrator() };
     let bound = maker.sign_token(token).await?;
     let world = World { site: &site, maker, bound, warm };
     let mut charts = Charts::new(deepest);

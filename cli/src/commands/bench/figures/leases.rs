@@ -7,7 +7,7 @@ use bench::{
     figure::{Chart, Figure, Marks},
     report::{Against, Goal},
 };
-use client::Client;
+use client::{Client, Resolution};
 
 use super::{
     load::{self, Op, Took, Work, below, float},
@@ -69,6 +69,8 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             for _ in 0..params.clients.get() {
                 let change = |config: &mut client::Config| {
                     (config.cache_lease, config.access_cache_bytes) = (lease, bytes);
+                    // By the fast path a client without a cache asks no more than one with it.
+                    config.resolution = Resolution::Speculative;
                 };
                 clients.push(site.client(change).await?);
             }
