@@ -205,6 +205,10 @@ fn aim(request: &mut Request, dir: DirRef, file: &FileRef) {
     match request {
         Request::Lookup(req) => (req.dir, req.name) = (dir, file.name.clone()),
         Request::Walk(req) => (req.from, req.names) = (dir, vec![file.name.clone()]),
+        Request::WalkTo(req) => {
+            (req.from, req.names) = (dir, vec![file.name.clone()]);
+            (req.end.dir, req.end.home) = (dir.id, dir.home);
+        }
         Request::Getattr(req) | Request::Readlink(req) | Request::Xattrs(req) => req.node = node,
         Request::Setattr(req) => req.node = node,
         Request::Create(req) => req.dir = dir,
