@@ -14,8 +14,10 @@ use wire::{
     Stand, Statfs, Welcome,
 };
 
-use crate::guesses::found;
-use crate::script::{Peer, Seconds, Server, attr, config_of, dir, entry_of_dir, name, welcome};
+use crate::{
+    guesses::found,
+    script::{Peer, Seconds, Server, attr, config_of, dir, entry_of_dir, name, welcome},
+};
 
 pub(super) const ONE: &str = "one:1";
 pub(super) const TWO: &str = "two:1";

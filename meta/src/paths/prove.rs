@@ -48,7 +48,7 @@ impl Paths {
                 break;
             }
             if depth == 0 {
-                if at.key() == (top.id, top.ino) {
+                if at.is((top.id, top.ino)) {
                     above.reverse();
                     known = Known::Granted(above);
                 }
