@@ -33,5 +33,5 @@ pub use id::{BlockId, DirId, Epoch, Ino, NameVersion, Seq, SessionId, ShardId};
 pub use layout::{Layout, Moving, Pair, Splits, Spread, Subsets, Transfer};
 pub use locks::{ByteRange, LockKind, LockMode, LockOwner};
 pub use name::{EntryName, NameError};
-pub use placement::{ClusterMap, Locality, Placement};
+pub use placement::{ClusterMap, Level, Locality, Placement, Predicted};
 pub use search::SearchClass;

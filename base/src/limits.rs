@@ -70,6 +70,9 @@ pub const LOCKS_A_CLAIM_MAX: usize = 1000;
 pub const SHARDS_MAX: u16 = 4096;
 /// The most lanes of a shard: inode numbers have 4 bits for them.
 pub const LANES_MAX: u8 = 16;
+/// In a file system with hybrid placement, how many levels of directories below the root have
+/// places of their own, where nothing else was set.
+pub const HYBRID_LEVELS: u8 = 2;
 /// Number of groups that a request's credentials may carry.
 pub const GROUPS_MAX: usize = 65_536;
 

@@ -4,11 +4,16 @@
 //! and a pure function; a client that computed with old values is corrected by the server it
 //! reaches.
 //!
-//! Paper: InfiniFS §3.2 (groups by directory id), Duplex §III-C (double consistent hashing).
+//! Paper: InfiniFS §3.2 (groups by directory id), Duplex §III-C (double consistent hashing), HSM²
+//! §3.1 (hashing above a boundary, subtrees below it).
 
+mod level;
+mod predicted;
+
+pub use self::{level::Level, predicted::Predicted};
 use crate::{
     codec,
-    id::{DirId, Epoch, ShardId},
+    id::{DirId, Epoch, NameVersion, ShardId},
     limits::LANES_MAX,
 };
 
@@ -18,19 +23,23 @@ codec! {
     pub enum Locality {
         /// The home is the directory's own id (InfiniFS).
         Directory = 1,
-        /// The home is that of the parent: a whole subtree stays on one shard (HSM², below the
-        /// boundary).
+        /// The home is that of the parent: the whole file system stays on one shard.
         Subtree = 2,
+        /// Near the root the home is the directory's own, below a boundary that of the parent; the
+        /// directory's [`Level`] says which (HSM²).
+        Hybrid = 3,
     }
 }
 
 impl Locality {
-    /// The home of a directory `id` made in a directory whose home is `parent_home`.
+    /// The home of a directory `id`, of this version of its name, made in a directory whose home is
+    /// `parent_home`.
     #[must_use]
-    pub fn home(self, id: DirId, parent_home: DirId) -> DirId {
-        match self {
-            Locality::Directory => id,
-            Locality::Subtree => parent_home,
+    pub fn home(self, id: DirId, version: NameVersion, parent_home: DirId) -> DirId {
+        match (self, version.level()) {
+            (Locality::Directory, _) | (Locality::Hybrid, Level::Above) => id,
+            (Locality::Hybrid, Level::Boundary) => id.as_boundary(),
+            (Locality::Subtree, _) | (Locality::Hybrid, Level::Below) => parent_home,
         }
     }
 }
@@ -62,10 +71,11 @@ impl Placement {
         lane_of(dir, self.lanes)
     }
 
-    /// The home of a directory `id` made in a directory whose home is `parent_home`.
+    /// The home of a directory `id`, of this version of its name, made in a directory whose home is
+    /// `parent_home`.
     #[must_use]
-    pub fn home_of(self, id: DirId, parent_home: DirId) -> DirId {
-        self.locality.home(id, parent_home)
+    pub fn home_of(self, id: DirId, version: NameVersion, parent_home: DirId) -> DirId {
+        self.locality.home(id, version, parent_home)
     }
 }
 

@@ -74,11 +74,12 @@ use crate::{
 /// 11, of clusters, records of kind `M` may end with generations; in 12, and 13 of clusters, keys have
 /// three zones, and the configuration has lanes and the hash of ids; in 14, and 15 of clusters,
 /// content records may end with a listing; in 16, and 17 of clusters, records of kind `G` may name a
-/// base of a backup; in 18, and 19 of clusters, records of kind `A` count what users and groups use.
+/// base of a backup; in 18, and 19 of clusters, records of kind `A` count what users and groups use;
+/// in 20, and 21 of clusters, placement may be hybrid, and content records say so before a listing.
 /// Every data directory can be brought to the next version, but not the other way round.
-const VERSION: u32 = 18;
+const VERSION: u32 = 20;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 19;
+const VERSION_CLUSTER: u32 = 21;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{Cred, DirId, EntryName, FsError, NameVersion};
+use base::{Cred, DirId, EntryName, FsError, Level, Locality, Predicted};
 use futures::future::try_join_all;
 use wire::{DirRef, Entry, Guess, Guessed, Reply, Request, Speculate, Stand, Walked, way_mark};
 
@@ -111,31 +111,56 @@ impl Core {
     fn predict(&self, from: DirRef, names: &[EntryName], whole: bool) -> Round {
         let hash_key = self.welcome().fs.hash_key;
         let learnt = self.learnt.lock();
-        let (mut dir, mut home) = (from.id, from.home);
+        let mut at = Predicted::known(from.id, from.home);
         let mut guesses = Vec::with_capacity(names.len() + 1);
         for name in names {
+            let Predicted { id: dir, home, .. } = at;
             let partition = self.layouts.guess(dir, || hash_key.pos(name));
             guesses.push(Guess { dir, home, partition, name: Some(name.clone()) });
-            (dir, home) = self.predict_child(&learnt, (dir, home), name);
+            at = self.predict_child(&learnt, at, name);
         }
         if whole {
-            guesses.push(Guess { dir, home, partition: 0, name: None });
+            guesses.push(Guess { dir: at.id, home: at.home, partition: 0, name: None });
         }
         Round { from, guesses }
     }
 
-    /// The id and home that a directory is likely to have, in one with the id and home `above`.
+    /// Where a directory is likely to be.
     pub(crate) fn predict_child(
         &self,
         learnt: &Learnt,
-        above: (DirId, DirId),
+        above: Predicted,
         name: &EntryName,
-    ) -> (DirId, DirId) {
+    ) -> Predicted {
         let fs = &self.welcome().fs;
-        learnt.get(above.0, name).unwrap_or_else(|| {
-            let id = fs.hash_key.dir_id(above.0, name, NameVersion(0));
-            (id, fs.locality.home(id, above.1))
-        })
+        if let Some((id, home)) = learnt.get(above.id, name) {
+            return Predicted::known(id, home);
+        }
+        let level = learnt.level_below(above.id).unwrap_or_else(|| above.level_below(fs.locality));
+        above.child_of(level, fs.locality, &fs.hash_key, name)
+    }
+
+    /// Learns at which level a directory was found in `parent`, where it was predicted at another.
+    pub(crate) fn learn_level(&self, parent: &DirRef, name: &EntryName, found: &DirRef) {
+        let fs = &self.welcome().fs;
+        if fs.locality != Locality::Hybrid {
+            return;
+        }
+        let above = Predicted::known(parent.id, parent.home);
+        let mut learnt = self.learnt.lock();
+        if self.predict_child(&learnt, above, name).id == found.id {
+            return;
+        }
+        let born_at = |level| above.child_of(level, fs.locality, &fs.hash_key, name).id;
+        let levels = [Level::Below, Level::Boundary, Level::Above];
+        match levels.into_iter().find(|level| born_at(*level) == found.id) {
+            // Others of the parent are likely to be there as well, unless some are and some are not.
+            Some(level) if learnt.level_below(parent.id).is_none() => {
+                learnt.learn_level(parent.id, level);
+            }
+            Some(_) => learnt.learn(parent.id, name, found),
+            None => {}
+        }
     }
 
     /// The answers, in the order of the guesses, and their versions.

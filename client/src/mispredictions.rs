@@ -7,25 +7,48 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use base::{DirId, EntryName, HashMap, HashSet};
+use base::{DirId, EntryName, HashMap, HashSet, Level};
 use tokio::time::Instant;
 use wire::DirRef;
 
 /// Maximum number of wrong predictions that are kept.
 const LEARNT_MAX: usize = 4096;
 
-/// Names whose directories have another id than predicted. Only a client without a cache needs it.
+/// Names whose directories have another id than predicted, which only a client without a cache needs,
+/// and levels of hybrid placement.
 #[derive(Debug, Default)]
 pub(crate) struct Learnt {
     true_ids: HashMap<(DirId, EntryName), (DirId, DirId)>,
     /// In the order in which they were learnt.
     order: VecDeque<(DirId, EntryName)>,
+    /// Levels that directories were last found at, by the directory above them, where they were
+    /// predicted at others.
+    levels: HashMap<DirId, Level>,
+    /// Directories of `levels`, in the order in which they were learnt.
+    levels_order: VecDeque<DirId>,
 }
 
 impl Learnt {
     /// The id and home of the directory `name` in `parent`, if that is not as predicted.
     pub(crate) fn get(&self, parent: DirId, name: &EntryName) -> Option<(DirId, DirId)> {
         self.true_ids.get(&(parent, name.clone())).copied()
+    }
+
+    /// The level at which directories in `parent` were last found, if that is not as predicted.
+    pub(crate) fn level_below(&self, parent: DirId) -> Option<Level> {
+        self.levels.get(&parent).copied()
+    }
+
+    /// Keeps the level at which a directory in `parent` was found.
+    pub(crate) fn learn_level(&mut self, parent: DirId, level: Level) {
+        if self.levels.insert(parent, level).is_none() {
+            self.levels_order.push_back(parent);
+        }
+        while self.levels_order.len() > LEARNT_MAX
+            && let Some(oldest) = self.levels_order.pop_front()
+        {
+            self.levels.remove(&oldest);
+        }
     }
 
     /// Keeps the id and home that a directory has in place of the predicted ones.

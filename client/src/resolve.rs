@@ -441,6 +441,7 @@ impl Core {
             let last = way.steps.left.is_empty();
             if let Some(dir) = entry.dir {
                 let found = CachedDir { dir, attr: entry.attr };
+                self.learn_level(&way.top().dir, &name, &dir);
                 let current = self.cache().insert(&way.top().dir, &name, found, version);
                 if !current {
                     return Err(self.overtaken().await);

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use base::{Cred, EntryName, FsError};
+use base::{Cred, EntryName, FsError, Predicted};
 use tokio::time::timeout;
 use wire::{DirRef, Guess, Reply, Request, Stand, WalkTo, Walked};
 
@@ -42,10 +42,10 @@ impl Core {
             Some((last, way)) if ends => (way, Some(last)),
             Some(_) | None => (names, None),
         };
-        let (dir, home) = {
+        let Predicted { id: dir, home, .. } = {
             let learnt = self.learnt.lock();
             let child = |above, name| self.predict_child(&learnt, above, name);
-            way.iter().fold((from.id, from.home), child)
+            way.iter().fold(Predicted::known(from.id, from.home), child)
         };
         if self.slow.lock().has(dir) {
             return Ok(None);

@@ -1,8 +1,11 @@
 //! The list of all mechanisms that follow the writes of a core ([`crate::follow`]).
 
+use base::Locality;
+
 use crate::{
-    audit, feed, file_locks, follow::Followers, handoff, invalidation, keys, quota::sums,
-    reclaim::backlog, record_cache, server::Shared, session, settings, transact, unsynced,
+    audit, feed, file_locks, follow::Followers, handoff, invalidation, keys, placing::homes,
+    quota::sums, reclaim::backlog, record_cache, server::Shared, session, settings, transact,
+    unsynced,
 };
 
 /// The followers of one core, in the order in which they are told, which is also the order in which
@@ -11,7 +14,13 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
     let Shared { handoffs, quotas, .. } = shared;
     let threshold = shared.options.limits.split_threshold;
     let is_alone = shared.cluster.is_none();
-    let mut all: Followers = vec![
+    let mut all: Followers = Vec::new();
+    if shared.config.locality == Locality::Hybrid {
+        // This one looks at what the record cache has of before the write.
+        let (homes, cache) = (shared.homes.clone(), shared.record_cache.clone());
+        all.push(Box::new(homes::Counting::new(homes, cache, shared.engine.clone())));
+    }
+    let usual: Followers = vec![
         Box::new(record_cache::Keeper::new(shared.record_cache.clone())),
         Box::new(handoff::table::Watch::new(handoffs.clone(), shared.bugs)),
         Box::new(transact::ends::Ends::new(shared.early_mkdirs.clone(), shared.prepared.clone())),
@@ -20,6 +29,7 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
         Box::new(keys::put_in_force::PutInForce::new(shared.keys.clone())),
         Box::new(sums::Sums::new(quotas.clone(), core)),
     ];
+    all.extend(usual);
     if !is_alone {
         all.push(Box::new(handoff::table::Splits::new(handoffs.clone(), threshold)));
     }

@@ -12,9 +12,10 @@ use wire::Joined;
 use crate::{
     cluster::member::Member,
     coordinator::roster::{Roster, dealt},
+    placing,
     record::{
-        Config, Content, ContentState, Policy, QuotaId, Record as _, StoredListing, Times, Xattrs,
-        key, key::Part, system::Reserved,
+        Config, Content, ContentState, Placing, Policy, QuotaId, Record as _, StoredListing, Times,
+        Xattrs, key, key::Part, system::Reserved,
     },
 };
 
@@ -113,8 +114,8 @@ pub fn format(
     };
 
     let mut batch = of_server(0, options.servers, &config);
-    batch
-        .put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root_content(now).to_record());
+    let root = Content { placing: placing::of_root(config.locality), ..root_content(now) };
+    batch.put(&key::content(ShardId(0), DirId::ROOT, 0, Part::Main), &root.to_record());
     if options.servers > 1 {
         let member = random.next();
         let first = Member::new(0, options.servers, member);
@@ -220,6 +221,7 @@ pub(crate) fn root_content(now: Time) -> Content {
         xattrs: Xattrs::NONE,
         quota: QuotaId::NONE,
         policy: Policy::NONE,
+        placing: Placing::NONE,
         listing: StoredListing(Listing::of_root(&SearchClass::All)),
     }
 }

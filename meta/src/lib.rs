@@ -49,6 +49,7 @@ mod ops;
 mod paths;
 mod peer;
 mod permissions;
+mod placing;
 mod problem;
 mod quota;
 mod recent;
@@ -83,6 +84,7 @@ pub use core::Core;
 #[cfg(feature = "bugs")]
 pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
+pub use placing::homes::HomeLimits;
 pub use problem::{OpenError, Problem};
 pub use server::{
     Audit, Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,

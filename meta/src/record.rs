@@ -11,6 +11,7 @@ pub(crate) mod inode;
 pub(crate) mod key;
 mod listing;
 pub(crate) mod located;
+pub(crate) mod placing;
 pub(crate) mod policy;
 pub(crate) mod quota;
 pub(crate) mod system;
@@ -25,6 +26,7 @@ pub(crate) use entry::{Access, EntryRecord, RenameList};
 pub(crate) use inode::{Contents, InTrash, Inode, Location, Slot, Times, XattrSet, Xattrs};
 pub(crate) use key::Key;
 pub(crate) use listing::StoredListing;
+pub(crate) use placing::Placing;
 pub(crate) use policy::{InlineMax, Policy};
 pub(crate) use quota::{Accounts, QuotaId, QuotaRecord, QuotaState, UNLIMITED, Usage};
 pub(crate) use system::{

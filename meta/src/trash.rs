@@ -143,7 +143,7 @@ fn trashed_copy(
     like.times.ctime = txn.now;
     // The copy has one partition.
     like.policy = Policy { large_dir: 0, ..was.policy };
-    let kept = place::born(&hour, &called, free, &like);
+    let kept = place::born(&txn.shared.config, &hour, &called, free, &like);
     txn.put_dir(&kept);
     if let Some(spilled) = spilled {
         let key = txn.dir_xattrs_key(&kept);

@@ -64,7 +64,7 @@ variants!(FsError {
 });
 variants!(LockKind { Range, Whole });
 variants!(LockMode { Shared, Exclusive });
-variants!(Locality { Directory, Subtree });
+variants!(Locality { Directory, Subtree, Hybrid });
 variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
@@ -274,7 +274,7 @@ fn parts() -> Vec<Case> {
         all(values::errors(), Case::of),
         all([LockKind::Range, LockKind::Whole], Case::of),
         all([LockMode::Shared, LockMode::Exclusive], Case::of),
-        all([Locality::Directory, Locality::Subtree], Case::of),
+        all([Locality::Directory, Locality::Subtree, Locality::Hybrid], Case::of),
         all([Spread::None, Spread::Extendible, Spread::Subsets], Case::of),
         all([SetTime::Now, SetTime::At(values::time(1))], Case::of),
         all([NodeRef::Dir(values::dir()), NodeRef::File(values::file())], Case::of),

@@ -75,8 +75,11 @@ pub(crate) fn inline_max(text: &str) -> Result<u32, String> {
 enum Locality {
     /// A shard chosen by hash.
     Directory,
-    /// The shard of its parent.
+    /// The shard of its parent: everything is on one server.
     Subtree,
+    /// A shard chosen by hash for the first two levels of directories; further ones are on that of
+    /// their parent, until it has much there.
+    Hybrid,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -134,6 +137,7 @@ impl Choices {
             locality: match self.locality {
                 Locality::Directory => base::Locality::Directory,
                 Locality::Subtree => base::Locality::Subtree,
+                Locality::Hybrid => base::Locality::Hybrid,
             },
             inline_bytes_max: self.inline_max,
             compression: self.compression,

@@ -20,11 +20,12 @@ use crate::{connect::TokenArgs, output};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Settings that `get` prints; `info` shows the other facts of a directory.
-const SHOWN: [&str; 13] = [
+const SHOWN: [&str; 14] = [
     "compression",
     "inherit",
     "inline_max",
     "large_dir",
+    "locality",
     "partitions",
     "quota.bytes",
     "quota.entries",

@@ -291,6 +291,25 @@ fn regions_are_measured_beside_the_file_system_that_they_are_over() {
 }
 
 #[test]
+fn hybrid_placement_is_measured_beside_hashing_and_subtrees() {
+    let (out, data) = (folder(), folder());
+    let paths = ["--out", text(out.path()), "--directory", text(data.path())];
+    let toy = "--counts 1,2 --samples 5 --directories 120 --files 240 --clients 2 --scanned 60 \
+               --stats 100";
+    let toy: Vec<_> = toy.split_whitespace().collect();
+    let said = succeed(&[&["bench", "figures", "hsm2"], &toy[..], &paths].concat());
+    assert!(said.contains("requests for a directory scanned, hybrid, 10-ary tree"), "{said}");
+    let drawn = Drawn { out, said };
+    for series in ["hybrid", "directories hashed", "entries hashed"] {
+        assert_eq!(drawn.series("fig4", "readdir", series).len(), 2, "{series}");
+    }
+    let scanned = |series| drawn.series("fig8", "figure 8, requests", series);
+    let (hybrid, hashed) = (scanned("hybrid"), scanned("hash"));
+    assert!(hybrid.iter().zip(&hashed).all(|(hybrid, hashed)| hybrid < hashed), "{}", drawn.said);
+    assert!(is_empty(data.path()), "the servers' data is gone");
+}
+
+#[test]
 fn the_balance_of_divided_directories_is_drawn_for_every_spread() {
     let out = folder();
     let args = ["bench", "figures", "duplex-balance", "--out", text(out.path())];

@@ -78,6 +78,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
         &["bench", "figures", "duplex-balance"],
         &["--out", "--entries", "--files", "--threshold", "--shards", "--servers"],
     ),
+    (&["bench", "figures", "hsm2"], &["--out", "--only", "--directories", "--files", "--scanned"]),
     (&["bench", "figures", "pacon"], &["--out", "--only", "--clients", "--jobs", "--delay"]),
     (&["bench", "figures", "reads"], &["--out", "--files", "--cache", "--directory"]),
     (&["bench", "figures", "sfs"], &["--out", "--only", "--clients", "--grown", "--modelled"]),

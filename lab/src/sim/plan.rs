@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::Locality;
-use meta::Durability;
+use meta::{Durability, HomeLimits};
 
 use super::random::SimRandom;
 
@@ -39,6 +39,8 @@ pub struct Plan {
     pub inline_bytes_max: u32,
     /// The policy that gives directories their homes.
     pub locality: Locality,
+    /// Sizes from which a home is full, with hybrid placement.
+    pub home: HomeLimits,
     /// See [`super::clock::SimClock`].
     pub fine_clock: bool,
     /// Whether most directories are divided into partitions; only with several servers.
@@ -208,6 +210,7 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("plan");
+        let hybrid = SimRandom::new(seed).stream("hybrid");
         let strict = random.one_in(2);
         let power_cuts = random.one_in(2);
         let several = SimRandom::new(seed).stream("servers");
@@ -232,7 +235,14 @@ impl Plan {
             shards: random.pick(&[1, 2, 5, 16]).max(servers),
             id_bits: None,
             inline_bytes_max: random.pick(&[0, 100, 4096]),
-            locality: random.pick(&[Locality::Directory, Locality::Subtree]),
+            locality: match random.pick(&[Locality::Directory, Locality::Subtree]) {
+                Locality::Directory if hybrid.one_in(3) => Locality::Hybrid,
+                other => other,
+            },
+            home: HomeLimits {
+                dirs: hybrid.pick(&[2, 5, 512]),
+                entries: hybrid.pick(&[6, 30, 1000]),
+            },
             divides: servers > 1 && several.one_in(2),
             fine_clock: !random.one_in(3),
             weather: Weather {
@@ -288,14 +298,23 @@ impl Plan {
     #[must_use]
     pub fn draw_crowd(seed: u64, servers: u16) -> Plan {
         let random = SimRandom::new(seed).stream("crowd");
+        let shards = random.pick(&[5, 16]).max(servers);
+        let split_threshold = random.pick(&[3, 6, 12]);
+        let id_bits = random.one_in(3).then_some(9);
+        let plan = Plan::draw(seed, servers);
         Plan {
             about: About::Crowd,
             // Answered changes are never lost.
             durability: Durability::Strict,
-            shards: random.pick(&[5, 16]).max(servers),
-            split_threshold: random.pick(&[3, 6, 12]),
-            id_bits: random.one_in(3).then_some(9),
-            ..Plan::draw(seed, servers)
+            shards,
+            split_threshold,
+            id_bits,
+            locality: match plan.locality {
+                // Directories with one id are in one place only where the id says the place.
+                Locality::Hybrid if id_bits.is_some() => Locality::Directory,
+                other => other,
+            },
+            ..plan
         }
     }
 

@@ -407,6 +407,7 @@ impl Host {
                 free: Arc::new(move || free.load(Ordering::Relaxed)),
                 reserve: if plan.has_small_disks() { RESERVE } else { 0 },
                 split_threshold: plan.split_threshold,
+                home: plan.home,
                 doubt_max: plan.doubt_max,
                 ..Limits::default()
             },

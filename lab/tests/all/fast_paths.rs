@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::{Cred, FsError, placement::shard_of};
+use base::{Cred, FsError, Locality, placement::shard_of};
 use client::{Client, Error};
 use lab::sim::{
     plan::Plan,
@@ -29,6 +29,7 @@ fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
 fn on_a_cluster_with(fast_paths: bool, test: impl AsyncFnOnce(&World, &Client)) {
     let plan = Plan {
         split_threshold: u64::MAX,
+        locality: Locality::Directory,
         // Clients send no requests just to keep their sessions.
         lease: Duration::from_secs(1000),
         access_cache: true,

@@ -20,6 +20,7 @@ mod full;
 mod generations;
 mod handoff;
 mod handoffs;
+mod hybrid;
 mod model;
 mod partitions;
 mod quotas;

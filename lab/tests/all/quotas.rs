@@ -29,8 +29,8 @@ const SHARDS: u16 = 16;
 const BYTES: &str = "pando.quota.bytes";
 
 /// Runs a test in worlds without faults, with each placement.
-fn with_both(test: impl AsyncFn(&World, &Machine)) {
-    for locality in [Locality::Directory, Locality::Subtree] {
+fn with_all(test: impl AsyncFn(&World, &Machine)) {
+    for locality in [Locality::Directory, Locality::Subtree, Locality::Hybrid] {
         in_world(Plan { locality, ..plan() }, &test);
     }
 }
@@ -138,7 +138,7 @@ fn is(result: client::Result<()>, expected: FsError) {
 
 #[test]
 fn what_is_there_is_counted_and_so_is_every_change() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         make_tree(client, "/tree").await;
         make_tree(client, "/other").await;
@@ -175,7 +175,7 @@ fn what_is_there_is_counted_and_so_is_every_change() {
 
 #[test]
 fn below_two_directories_is_not_counted_at_once() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         client.mkdir("/e", 0o755).await.unwrap();
         set(client, "/e", "unlimited").await.unwrap();
@@ -188,7 +188,7 @@ fn below_two_directories_is_not_counted_at_once() {
 
 #[test]
 fn files_are_charged_where_they_are_moved_to_and_full_directories_stay() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         for number in 0..8 {
             client.create_dir_all(format!("/in{number}/full"), 0o755).await.unwrap();
@@ -231,7 +231,7 @@ fn files_are_charged_where_they_are_moved_to_and_full_directories_stay() {
 
 #[test]
 fn quotas_nest_and_go_with_their_directories() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         make_tree(client, "/tree").await;
         count(world, client, "/tree/3").await;
@@ -330,7 +330,7 @@ async fn counts_meanwhile(world: &World, maker: &Machine, dies: impl AsyncFn(&Wo
 
 #[test]
 fn it_is_counted_while_everything_changes() {
-    with_both(async |world, maker| counts_meanwhile(world, maker, async |_| {}).await);
+    with_all(async |world, maker| counts_meanwhile(world, maker, async |_| {}).await);
 }
 
 /// Moves directories, and one name of files with two, from partition to partition of a directory,
@@ -360,7 +360,7 @@ async fn shuffle(client: Client, rounds: u32) {
 
 #[test]
 fn it_is_counted_while_names_move_within_a_directory() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         client.mkdir("/d", 0o755).await.unwrap();
         for (name, value) in [("spread", "extendible"), ("large_dir", "5")] {

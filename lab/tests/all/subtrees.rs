@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::{Cred, DirId, EntryName, FsError, NameVersion, placement::shard_of};
+use base::{Cred, DirId, EntryName, FsError, Locality, NameVersion, placement::shard_of};
 use client::{Client, Error, FileSystem};
 use lab::sim::{network::Place, plan::Plan, play::test_in, world::World};
 use tokio::time::timeout;
@@ -27,7 +27,8 @@ fn name(name: &str) -> EntryName {
 
 /// Runs a test on `/d0/d1/...`, with a file in each directory, and `/secret/file` beside it.
 fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
-    let plan = Plan { split_threshold: u64::MAX, ..Plan::draw(3, SERVERS) };
+    let plan =
+        Plan { split_threshold: u64::MAX, locality: Locality::Directory, ..Plan::draw(3, SERVERS) };
     test_in(plan, async |world| {
         let machine = world.connect("makes").await.unwrap();
         let client = &machine.client;

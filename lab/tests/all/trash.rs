@@ -21,9 +21,9 @@ const SERVERS: u16 = 4;
 const SHARDS: u16 = 16;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Runs a test in a world in which nothing goes wrong, with both placements.
-fn with_both(test: impl AsyncFn(&World, &Machine)) {
-    for locality in [Locality::Directory, Locality::Subtree] {
+/// Runs a test in a world in which nothing goes wrong, with all placements.
+fn with_all(test: impl AsyncFn(&World, &Machine)) {
+    for locality in [Locality::Directory, Locality::Subtree, Locality::Hybrid] {
         with_trash(locality, &test);
     }
 }
@@ -172,7 +172,7 @@ async fn show(client: &Client, paths: &[String]) -> Vec<String> {
 
 #[test]
 fn a_tree_over_all_servers_goes_to_the_trash_name_by_name_and_comes_back() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         let all = make_tree(client).await;
         let before = show(client, &all).await;
@@ -196,7 +196,7 @@ fn a_tree_over_all_servers_goes_to_the_trash_name_by_name_and_comes_back() {
 
 #[test]
 fn what_is_only_in_the_trash_gets_no_other_name_by_its_number() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         let other = world.connect("other").await.unwrap();
         for number in 0..12 {
@@ -238,7 +238,7 @@ fn what_is_only_in_the_trash_gets_no_other_name_by_its_number() {
 
 #[test]
 fn what_a_rename_replaces_on_another_server_is_in_the_trash() {
-    with_both(async |_, maker| {
+    with_all(async |_, maker| {
         let client = &maker.client;
         for number in 0..8 {
             for dir in ["/from", "/to"] {
@@ -322,7 +322,7 @@ fn a_removal_needs_no_server_more_than_without_a_trash() {
 
 #[test]
 fn who_has_a_removed_directory_cached_makes_nothing_in_the_trash() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let other = world.connect("other").await.unwrap();
         for number in 0..8 {
             let dir = format!("/d{number}");
@@ -343,7 +343,7 @@ fn who_has_a_removed_directory_cached_makes_nothing_in_the_trash() {
 
 #[test]
 fn directories_of_one_name_are_kept_however_many_they_are() {
-    with_both(async |_, maker| {
+    with_all(async |_, maker| {
         let client = &maker.client;
         for _ in 0..40 {
             client.mkdir("/d", 0o755).await.unwrap();
@@ -359,7 +359,7 @@ fn directories_of_one_name_are_kept_however_many_they_are() {
 
 #[test]
 fn it_is_emptied_by_each_server_when_its_days_are_over() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         make_tree(client).await;
         for number in 0..100 {
@@ -390,7 +390,7 @@ fn it_is_emptied_by_each_server_when_its_days_are_over() {
 
 #[test]
 fn what_is_removed_within_the_trash_is_gone() {
-    with_both(async |_, maker| {
+    with_all(async |_, maker| {
         let client = &maker.client;
         make_tree(client).await;
         remove(client, "/tree").await;
@@ -409,7 +409,7 @@ fn what_is_removed_within_the_trash_is_gone() {
 
 #[test]
 fn a_file_that_moved_is_put_back_where_its_directory_is_now() {
-    with_both(async |_, maker| {
+    with_all(async |_, maker| {
         let client = &maker.client;
         for number in 0..6 {
             client.create_dir_all(format!("/a{number}/b"), 0o755).await.unwrap();
@@ -432,7 +432,7 @@ fn a_file_that_moved_is_put_back_where_its_directory_is_now() {
 
 #[test]
 fn a_user_throws_away_and_does_not_look_into_the_trash() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         maker.client.mkdir("/shared", 0o777).await.unwrap();
         maker.client.chmod("/shared", 0o777).await.unwrap();
         let user = world.connect_bound("user", 7).await.unwrap();

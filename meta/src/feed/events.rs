@@ -169,7 +169,7 @@ fn named(txn: &Txn<'_>, at: &[u8]) -> Result<Option<Named>> {
         return Ok(None);
     };
     let shard = key::shard_of(at);
-    let share = key::content(shard, dir, txn.partition_on(shard, dir), Part::Main);
+    let share = key::content(shard, dir, txn.partition_on(shard, dir)?, Part::Main);
     let Some(content) = txn.left_content(&share)? else { return Ok(None) };
     let Ok(name) = EntryName::new(name) else { return Ok(None) };
     Ok(Some(Named { dir, dir_ino: content.ino, dir_home: content.home, name }))

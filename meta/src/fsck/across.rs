@@ -35,7 +35,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     error::describe,
-    permissions,
+    permissions, placing,
     quota::Quotas,
     record::{
         Access, Config, Content, EntryRecord, Key, Record as _, RenameList, Slot, key, key::Part,
@@ -197,11 +197,9 @@ impl Places<'_> {
         let versions = RenameList::from_record(&value).map(|list| list.versions);
         let born = versions.unwrap_or_default().into_iter().map(|version| {
             let id = self.0.hash_key.dir_id(dir, &at.name, version);
-            let there = match self.0.locality {
-                base::Locality::Directory => self.content(id, id),
-                // A directory whose home is not its own is in the group of its birth place.
-                base::Locality::Subtree => key::content(key::shard_of(here), id, 0, Part::Main),
-            };
+            let (placement, here) = (self.0.placement(), key::shard_of(here));
+            let shard = placing::shard_of_born(placement, here, id, version);
+            let there = key::content(shard, id, 0, Part::Main);
             claim(there, Wants::Born { at: at.clone(), version })
         });
         born.collect()
@@ -235,7 +233,7 @@ impl Places<'_> {
         if let Some(name) = content.birth_name.clone() {
             let birth = At { dir: content.birth_parent, name };
             if birth != at {
-                let born_at = self.0.placement().home_of(birth.dir, home);
+                let born_at = placing::birth_home(self.0, content);
                 let shard = self.0.placement().shard_of(born_at, 0);
                 let list = There::Record(self.name(shard, &birth, Part::RenameList));
                 claims.push((list, Wants::Listed { id, version: content.birth_version }));

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{DirId, Ino, Locality, SearchClass, ShardId, permissions::Listing};
+use base::{DirId, Ino, SearchClass, ShardId, permissions::Listing};
 
 use super::{
     fix::Fix,
@@ -10,8 +10,8 @@ use super::{
     report::Report,
     sweep::{Sweep, Where},
 };
-use crate::permissions;
 use crate::record::{Access, Content, ContentState, EntryRecord, RenameList, key, key::Part};
+use crate::{permissions, placing};
 
 impl<'a> Sweep<'a> {
     /// Checks that the root exists.
@@ -132,16 +132,18 @@ impl<'a> Sweep<'a> {
         if self.config.hash_key.dir_id(*birth_parent, birth_name, *birth_version) != dir {
             self.find(format!("{} has an id that is not that of its birth: id={dir}", what(self)));
         }
-        if self.config.locality == Locality::Directory && content.home != dir {
+        let placement = self.config.placement();
+        let has_own = placing::has_own_home(placement, *birth_version);
+        if has_own && content.home != placement.home_of(dir, *birth_version, dir) {
             self.find(format!(
                 "{} has the home of another directory: home={}",
                 what(self),
                 content.home
             ));
         }
-        let home = self.config.placement().home_of(*birth_parent, content.home);
+        let home = placing::birth_home(self.config, content);
         // The rename list is with the master, whichever partition has the name.
-        let shard = self.config.placement().shard_of(home, 0);
+        let shard = placement.shard_of(home, 0);
         let key = self.name_key(shard, *birth_parent, birth_name, Part::RenameList);
         if self.is_elsewhere(&key) {
             return;

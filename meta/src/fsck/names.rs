@@ -4,9 +4,9 @@ use base::{DirId, EntryName, NameVersion, ShardId};
 
 use super::{
     fix::Fix,
-    shares::expected,
     sweep::{Sweep, Where},
 };
+use crate::placing;
 use crate::record::{
     Access, Content, EntryRecord, Inode, Key, Location, RenameList, Slot, key, key::Part,
     system::Origin,
@@ -73,11 +73,14 @@ impl Sweep<'_> {
     /// Whether a handoff of a partition is not over: names may then be stored with a partition that
     /// does not own them.
     fn is_moving(&self, group: &Group) -> bool {
-        let partition = match &group.content {
-            Some(_) => group.partition,
-            None => expected(self.config, group.shard, group.dir),
-        };
-        self.is_there(&key::handoff(group.shard, group.dir, partition))
+        let of = |partition| key::handoff(group.shard, group.dir, partition);
+        if group.content.is_some() {
+            return self.is_there(&of(group.partition));
+        }
+        // Whichever partition it is, its handoff is the only one of the directory here.
+        let mut all = of(0);
+        all.truncate(all.len() - size_of::<u16>());
+        !self.stored(&all).is_empty()
     }
 
     fn open_group(&mut self, shard: ShardId, dir: DirId) {
@@ -270,11 +273,8 @@ impl Sweep<'_> {
         version: NameVersion,
     ) -> bool {
         let id = self.config.hash_key.dir_id(dir, name, version);
-        // A directory whose home is not its own is in the group of its birth place.
-        let key = match self.config.locality {
-            base::Locality::Directory => self.content_key(id, id),
-            base::Locality::Subtree => key::content(shard, id, 0, Part::Main),
-        };
+        let shard = placing::shard_of_born(self.config.placement(), shard, id, version);
+        let key = key::content(shard, id, 0, Part::Main);
         if self.is_elsewhere(&key) {
             return true;
         }

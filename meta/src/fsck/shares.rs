@@ -6,12 +6,15 @@
 //!
 //! Always true: a search for the partition of a position ends, whatever damaged layouts say.
 
+use std::ops::ControlFlow;
+
 use base::{DirId, EntryName, Layout, Locality, Placement, ShardId};
 
 use super::{
     fix::Fix,
     sweep::{Sweep, Where},
 };
+use crate::placing;
 use crate::record::{Config, Content, ContentState, Key, key, key::Part};
 
 /// A search for the partition of a position: from the master, on to whichever partition each one's
@@ -58,21 +61,36 @@ impl Way {
     }
 }
 
-/// The partition of a directory that should be on this shard, if the directory has the usual home.
-pub(super) fn expected(config: &Config, shard: ShardId, dir: DirId) -> u16 {
-    let home = match config.locality {
-        Locality::Directory => dir,
-        Locality::Subtree => DirId::ROOT,
-    };
-    let first = config.placement().shard_of(home, 0).0;
-    (shard.0 + config.shards - first) % config.shards
+/// The partitions of a directory that may be on this shard, if the directory has one of the usual
+/// homes, or the one that is `known`.
+pub(super) fn expected(
+    config: &Config,
+    shard: ShardId,
+    dir: DirId,
+    known: Option<DirId>,
+) -> impl Iterator<Item = u16> {
+    let (placement, shards) = (config.placement(), config.shards);
+    placing::usual_homes(placement, dir).chain(known).map(move |home| {
+        let first = placement.shard_of(home, 0).0;
+        (shard.0 + shards - first) % shards
+    })
 }
 
 /// Keys of the records on this shard that could say how `dir` is placed: as its master, and as a
-/// share.
-pub(super) fn keys_of(config: &Config, shard: ShardId, dir: DirId) -> [(u16, Key); 2] {
+/// share. `stored` lists the keys of content records of the directory that are on the shard, where
+/// its id does not say which.
+pub(super) fn keys_of(
+    config: &Config,
+    shard: ShardId,
+    dir: DirId,
+    stored: impl FnOnce() -> Vec<Key>,
+) -> Vec<(u16, Key)> {
+    if config.locality == Locality::Hybrid {
+        let shares = stored().into_iter().filter(|key| key::is_content(key));
+        return shares.filter_map(|key| Some((key::parse_share(&key)?.0, key))).collect();
+    }
     let key = |partition| (partition, key::content(shard, dir, partition, Part::Main));
-    [key(0), key(expected(config, shard, dir))]
+    std::iter::once(0).chain(expected(config, shard, dir, None)).map(key).collect()
 }
 
 /// Whether two layouts divide a directory in one way, in the same turn. Each share then has what it
@@ -130,9 +148,20 @@ impl Sweep<'_> {
     /// The partition of a directory that is on a shard, with its record.
     pub(super) fn share_at(&self, shard: ShardId, dir: DirId) -> Option<(u16, Content)> {
         let what = || format!("the content record of directory {dir}");
-        keys_of(self.config, shard, dir)
+        keys_of(self.config, shard, dir, || self.stored(&key::shares(shard, dir)))
             .into_iter()
             .find_map(|(partition, key)| Some((partition, self.get(&key, what)?)))
+    }
+
+    /// The keys of records with a prefix, which few have.
+    pub(super) fn stored(&self, prefix: &[u8]) -> Vec<Key> {
+        let mut found = Vec::new();
+        // A store that cannot be read is told of where single records are read.
+        let _ = self.snapshot.scan(prefix, &key::end_of(prefix), &mut |key, _| {
+            found.push(Key::from_slice(key));
+            ControlFlow::Continue(())
+        });
+        found
     }
 
     /// Checks a record of a partition other than the master.

@@ -9,7 +9,7 @@
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
-use base::{DirId, Layout, ShardId};
+use base::{DirId, Layout, Locality, ShardId};
 use bytes::Bytes;
 use wire::{LayoutLearnt, Outcome, Reply, Request, TxnId};
 
@@ -38,6 +38,10 @@ const READ_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) async fn run(core: Core) {
     let shared = core.inner.shared.clone();
     if shared.cluster.is_none() {
+        // One server hands nothing off.
+        if shared.config.locality == Locality::Hybrid {
+            look_for_steps(&core).await;
+        }
         return;
     }
     resume(&core);
@@ -83,10 +87,24 @@ fn stored(shared: &Shared) -> Vec<(Partition, HandoffRecord)> {
 }
 
 /// Resumes steps to another number of subsets after a restart. A restart forgets which masters were
-/// in such a step, and it is the masters that tell the next sources. So this reads all content
-/// records, slowly, and queues each master whose directory is in a step.
+/// in such a step, and it is the masters that tell the next sources. So this queues each master
+/// whose directory is in a step. With hybrid placement it counts, on the way, what homes have.
 async fn look_for_steps(core: &Core) {
     let shared = &core.inner.shared;
+    let counts = shared.config.locality == Locality::Hybrid;
+    each_master(shared, |at, master| {
+        if shared.cluster.is_some() && is_in_a_step(master) {
+            shared.handoffs.again(at);
+        }
+        if counts {
+            shared.homes.found(master);
+        }
+    })
+    .await;
+}
+
+/// Reads the content records of all directories whose masters this server has, slowly.
+async fn each_master(shared: &Shared, mut visit: impl FnMut(Partition, &Content)) {
     for shard in (0..shared.config.shards).map(ShardId) {
         let all = key::kind(shard, b'D');
         let end = key::end_of(&all);
@@ -100,8 +118,8 @@ async fn look_for_steps(core: &Core) {
                     return ControlFlow::Break(());
                 }
                 read += 1;
-                if let Some(master) = in_a_step(at, value) {
-                    shared.handoffs.again(master);
+                if let Some((master, content)) = master(at, value) {
+                    visit(master, &content);
                 }
                 ControlFlow::Continue(())
             });
@@ -113,15 +131,15 @@ async fn look_for_steps(core: &Core) {
     }
 }
 
-/// Returns the master that this record belongs to, if its directory is on the way to another number
-/// of subsets. Damaged records are not reported here.
-fn in_a_step(at: &[u8], value: &[u8]) -> Option<Partition> {
+/// The master that a record is of. Damaged records are not reported here.
+fn master(at: &[u8], value: &[u8]) -> Option<(Partition, Content)> {
     let master = Partition::of_share(at).filter(|of| of.number == 0 && key::is_content(at))?;
-    let share = Content::from_record(&Bytes::copy_from_slice(value)).ok()?;
-    match share.layout {
-        Layout::Subsets(subsets) if !subsets.is_settled() => Some(master),
-        Layout::Subsets(_) | Layout::Extendible(_) | Layout::Whole => None,
-    }
+    Some((master, Content::from_record(&Bytes::copy_from_slice(value)).ok()?))
+}
+
+/// Whether a directory is on the way to another number of subsets.
+fn is_in_a_step(master: &Content) -> bool {
+    matches!(&master.layout, Layout::Subsets(subsets) if !subsets.is_settled())
 }
 
 /// Reads a record as it is stored.

@@ -1,10 +1,10 @@
 //! `mkdir`: make a directory, its access record with the parent and its content record in its own
 //! group.
 //!
-//! The id is the birth triple with the lowest free version: not one in the name's rename list (a
-//! directory born here that lives elsewhere), and not one whose content record exists (a collision
-//! of hashes). Where the child's group is on another server, its id is assumed to be free, and
-//! that server says if it is not.
+//! The id is the birth triple with the lowest free version of the directory's level: not one in the
+//! name's rename list (a directory born here that lives elsewhere), and not one whose content record
+//! exists (a collision of hashes). Where the child's group is on another server, its id is assumed to
+//! be free, and that server says if it is not.
 //!
 //! Cost: four locked reads and one batch of three puts and the stored answer.
 //! POSIX: mkdir(2). EEXIST when the name is taken.
@@ -19,7 +19,7 @@ use super::{create::inherited, divide};
 use crate::{
     delegations::grant,
     error::Result,
-    lock, permissions,
+    lock, permissions, placing,
     record::{Content, ContentState, Policy, RenameList, StoredListing, Times, Usage, key::Part},
     txn::{Dir, Txn},
 };
@@ -52,10 +52,11 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
     let taken = born_before(txn, parent, req)?;
     let config = &txn.shared.config;
     let (hash_key, placement) = (config.hash_key, config.placement());
-    let mut version = NameVersion(0);
+    let level = placing::level_of_new(txn, &parent.content);
+    let mut version = NameVersion::first(level);
     let (id, home) = loop {
         let id = hash_key.dir_id(parent.id, &req.name, version);
-        let home = placement.home_of(id, parent.content.home);
+        let home = placement.home_of(id, version, parent.content.home);
         txn.lock(lock::dir_lock(id))?;
         txn.assume_absent(&txn.content_key(home, id));
         let free = !taken.versions.contains(&version)
@@ -63,7 +64,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         if free {
             break (id, home);
         }
-        version = NameVersion(version.0.checked_add(1).ok_or(FsError::NoSpace)?);
+        version = version.next().ok_or(FsError::NoSpace)?;
     };
     // Where another server has the child's shard, the number comes from the parent's shard: nobody
     // has to be asked for it. A repair may have neither shard.
@@ -93,6 +94,7 @@ fn birth(txn: &mut Txn<'_>, parent: &Dir, req: &Mkdir) -> Result<Dir> {
         xattrs,
         quota: parent.content.quota,
         policy: Policy::NONE,
+        placing: placing::of_new(&txn.shared.config, (parent.id, &parent.content), level),
         listing: StoredListing::default(),
     };
     txn.charge(content.accounts(), Usage::of(1, 0))?;

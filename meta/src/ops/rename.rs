@@ -14,7 +14,7 @@
 //! POSIX: rename(2). EINVAL into its own subtree, ENOTEMPTY, EISDIR, ENOTDIR, EEXIST. EXDEV for a
 //! directory that is not empty and would leave its quota, or enter one; EDQUOT.
 
-use base::{Access as Permission, DirId, EntryName, FsError, NameVersion};
+use base::{Access as Permission, DirId, EntryName, FsError, Predicted};
 use wire::{DirRef, Rename, RenameMode, Renamed, Retry};
 
 use super::{rmdir, unlink};
@@ -190,8 +190,9 @@ fn want_all(txn: &Txn<'_>, req: &Rename) -> Result<()> {
     if let (Some(hints), Some(moved)) = (txn.ancestry_hints(), moves_dir) {
         let config = &txn.shared.config;
         let predicted = || {
-            let id = config.hash_key.dir_id(req.from_dir.id, &req.from_name, NameVersion(0));
-            let group = HomedDir { id, home: config.placement().home_of(id, req.from_dir.home) };
+            let above = Predicted::known(req.from_dir.id, req.from_dir.home);
+            let of = above.child(config.locality, &config.hash_key, &req.from_name);
+            let group = HomedDir { id: of.id, home: of.home };
             let (home, dir) = (req.from_dir.home, req.from_dir.id);
             let birth = txn.name_key(home, dir, &req.from_name, Part::RenameList);
             Moved { group, birth }

@@ -19,6 +19,7 @@ use wire::NodeRef;
 use super::divide;
 use crate::{
     error::Result,
+    placing,
     quota::{Seen, Told, UNHEARD},
     record::{
         Accounts, InlineMax, Key, QuotaId, QuotaRecord, QuotaState, Settings, UNLIMITED, Usage, key,
@@ -41,6 +42,7 @@ const SETTINGS: &[(&str, Setting)] = &[
     ("inherit", Setting::Inherit),
     ("inline_max", Setting::InlineMax),
     ("large_dir", Setting::LargeDir),
+    ("locality", Setting::Locality),
     ("quota.bytes", Setting::QuotaBytes),
     ("quota.entries", Setting::QuotaEntries),
     ("split_threshold", Setting::SplitThreshold),
@@ -57,6 +59,9 @@ enum Setting {
     InlineMax,
     /// Number of partitions into which a directory is divided.
     LargeDir,
+    /// Where directories made in a directory get their places, in a file system with hybrid
+    /// placement.
+    Locality,
     /// Most bytes below a directory.
     QuotaBytes,
     /// Most inodes below a directory.
@@ -75,6 +80,7 @@ impl Setting {
         match self {
             Setting::InlineMax
             | Setting::Inherit
+            | Setting::Locality
             | Setting::TrashDays
             | Setting::QuotaBytes
             | Setting::QuotaEntries => true,
@@ -110,6 +116,9 @@ pub(crate) fn set(
     if !setting.is_of(txn.shared.cluster.is_some()) {
         return Err(FsError::NotSupported.into());
     }
+    if setting == Setting::Locality {
+        return placing::set(txn, dir, value);
+    }
     let value = match value {
         None => Value::Removed,
         Some(text) => Value::parse(text).ok_or(FsError::Invalid)?,
@@ -121,6 +130,8 @@ pub(crate) fn set(
         return limit_owner(txn, account, setting, value.limit()?);
     }
     match setting {
+        // Set above, as its values are words of its own.
+        Setting::Locality => Err(FsError::Invalid.into()),
         Setting::Inherit => {
             let inherit = value.flag().ok_or(FsError::Invalid)?;
             divide::set(txn, dir, |policy| policy.inherit = inherit)
@@ -376,6 +387,7 @@ pub(crate) fn of_directory(
         line("trash_days", days.to_string());
         line("compression", txn.shared.blocks.compression().to_string());
     }
+    placing::tell(txn, dir, line);
     divide::tell(&dir.content, line);
     let Some(seen) = used(txn, dir)? else { return Ok(()) };
     let limit = |max: Option<u64>| match max {

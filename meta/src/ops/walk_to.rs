@@ -8,7 +8,7 @@
 //! request has led through here since they were moved or their permissions changed.
 //! Paper: Duplex §III-A, with the permissions at the server of the target.
 
-use base::{EntryName, FsError, NameVersion};
+use base::{EntryName, FsError, Predicted};
 use wire::{DirRef, Entry, Guess, Retry, WalkTo, Walked};
 
 use super::lookup::{NAMES_MAX, find};
@@ -133,13 +133,12 @@ fn learn(txn: &Txn<'_>, req: &WalkTo, at: At, depth: usize) -> Result<bool> {
 /// without those of which something is known.
 fn above(txn: &Txn<'_>, top: &DirRef, names: &[EntryName]) -> Vec<Key> {
     let (hash, locality) = (txn.shared.config.hash_key, txn.shared.config.locality);
-    let mut at = (top.id, top.home);
-    let below = names.iter().map(|name| {
-        let id = hash.dir_id(at.0, name, NameVersion(0));
-        at = (id, locality.home(id, at.1));
-        at
+    let top = Predicted::known(top.id, top.home);
+    let below = names.iter().scan(top, |at, name| {
+        *at = at.child(locality, &hash, name);
+        Some(*at)
     });
-    let all: Vec<_> = std::iter::once((top.id, top.home)).chain(below.take(AHEAD_MAX)).collect();
-    let unknown = all.into_iter().filter(|(dir, _)| !txn.shared.paths.knows(*dir));
-    unknown.map(|(dir, home)| txn.content_key(home, dir)).collect()
+    let all: Vec<_> = std::iter::once(top).chain(below.take(AHEAD_MAX)).collect();
+    let unknown = all.into_iter().filter(|at| !txn.shared.paths.knows(at.id));
+    unknown.map(|at| txn.content_key(at.home, at.id)).collect()
 }

@@ -5,7 +5,7 @@ use base::{
     search::Decision,
 };
 
-use super::{Accounts, Policy, QuotaId, Record, StoredListing, Times, Xattrs};
+use super::{Accounts, Placing, Policy, QuotaId, Record, StoredListing, Times, Xattrs};
 
 codec! {
     /// The state of a directory in its life.
@@ -58,6 +58,8 @@ codec! {
         pub quota: QuotaId,
         /// How the directory is to be divided. Nothing is stored where nothing was set.
         pub policy: Policy,
+        /// How hybrid placement treats the directory. Nothing is stored where nothing is to be said.
+        pub placing: Placing,
         /// How the directory stands in permission tables. Only the master says whether it is
         /// listed.
         pub listing: StoredListing,

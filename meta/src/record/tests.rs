@@ -180,6 +180,8 @@ fn records() -> Vec<Case> {
         record("Content.listed", values::listed()[0].clone()),
         record("Content.listed_and_bound", values::listed()[1].clone()),
         record("Content.bound", values::listed()[2].clone()),
+        record("Content.above_the_boundary", values::placed()[0].clone()),
+        record("Content.at_the_boundary", values::placed()[1].clone()),
         record("Settings", Settings { inline_bytes_max: 300, trash: TrashSetting::default() }),
         record(
             "Settings.trash",

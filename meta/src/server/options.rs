@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 use crate::{
-    audit::AuditQueue, cluster::ClusterOptions, handoff::source::Scan, space_guard::FreeBytes,
+    audit::AuditQueue, cluster::ClusterOptions, handoff::source::Scan, placing::homes::HomeLimits,
+    space_guard::FreeBytes,
 };
 
 /// The moment at which an operation is answered.
@@ -185,6 +186,9 @@ pub struct Limits {
     /// Number of entries at which a partition of a directory splits, on a file system of several
     /// servers.
     pub split_threshold: u64,
+    /// Sizes from which directories that are made in a home have homes of their own, in a file
+    /// system with hybrid placement.
+    pub home: HomeLimits,
     /// Whether partitions are frozen before they are read for a split, all at once: to compare
     /// with, in benchmarks.
     pub split_by_locked_scan: bool,
@@ -253,6 +257,7 @@ impl Default for Limits {
             unnamed_bytes_max: 1 << 30,
             sessions_a_token_max: 1 << 14,
             split_threshold: 8000,
+            home: HomeLimits::DEFAULT,
             split_by_locked_scan: false,
             frozen_max: Duration::from_millis(250),
             feed_events_max: 1_000_000,

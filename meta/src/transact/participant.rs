@@ -286,7 +286,7 @@ fn share_beside(
     {
         return Ok(Some((partition, Content::from_record(was)?)));
     }
-    let partition = txn.partition_on(shard, dir);
+    let partition = txn.partition_on(shard, dir)?;
     let share = txn.get_content(&key::content(shard, dir, partition, Part::Main))?;
     Ok(share.map(|share| (partition, share)))
 }

@@ -17,9 +17,10 @@ use wire::DirRef;
 use super::{hours, latest::Hour};
 use crate::{
     error::Result,
-    lock, permissions,
+    lock, permissions, placing,
     record::{
-        Content, ContentState, EntryRecord, Policy, Record as _, Times, Trash, Usage, Xattrs, key,
+        Config, Content, ContentState, EntryRecord, Policy, Record as _, Times, Trash, Usage,
+        Xattrs, key,
     },
     server::Shared,
     txn::{Caller, Dir, Txn},
@@ -27,7 +28,7 @@ use crate::{
 
 /// Number of versions of a name that are tried for an id on a certain shard. With 4096 shards one
 /// search in e^16 fails.
-const VERSIONS_MAX: u32 = 1 << 16;
+const VERSIONS_MAX: usize = 1 << 16;
 
 /// Number of candidate ids that are searched for an existing directory. Usually it has the first.
 /// An earlier directory may have taken that id and been removed since.
@@ -53,7 +54,9 @@ fn shard(shared: &Shared, trash: &Trash) -> Option<ShardId> {
     let placement = shared.config.placement();
     match placement.locality {
         Locality::Subtree => Some(placement.shard_of(trash.home, 0)),
-        Locality::Directory => (0..placement.shards).map(ShardId).find(|shard| shared.owns(*shard)),
+        Locality::Directory | Locality::Hybrid => {
+            (0..placement.shards).map(ShardId).find(|shard| shared.owns(*shard))
+        }
     }
 }
 
@@ -67,9 +70,11 @@ fn ids<'a>(
     above: Above,
     name: &'a EntryName,
 ) -> impl Iterator<Item = Free> + 'a {
-    (0..VERSIONS_MAX).map(NameVersion).map(move |version| {
+    let placement = shared.config.placement();
+    let versions = NameVersion::all(placing::level_of_servers(placement));
+    versions.take(VERSIONS_MAX).map(move |version| {
         let id = shared.config.hash_key.dir_id(above.id, name, version);
-        Free { id, home: shared.config.placement().home_of(id, above.home), version }
+        Free { id, home: placement.home_of(id, version, above.home), version }
     })
 }
 
@@ -227,7 +232,7 @@ fn make(
         ..above.content.clone()
     };
     let ino = txn.new_ino_near(&[txn.shard(free.home)], free.id)?;
-    let made = born(&above, name, free, &Content { ino, ..like });
+    let made = born(&txn.shared.config, &above, name, free, &Content { ino, ..like });
     txn.charge_freely(made.content.accounts(), Usage::of(1, 0));
     txn.put_dir(&made);
     txn.put_subdir(&mut above, name, &made);
@@ -255,7 +260,13 @@ pub(super) fn free_id(
 }
 
 /// An empty directory to be made in `above`, like another one in all else.
-pub(super) fn born(above: &Dir, name: &EntryName, free: Free, like: &Content) -> Dir {
+pub(super) fn born(
+    config: &Config,
+    above: &Dir,
+    name: &EntryName,
+    free: Free,
+    like: &Content,
+) -> Dir {
     let content = Content {
         state: ContentState::Live,
         confirmed: true,
@@ -278,6 +289,7 @@ pub(super) fn born(above: &Dir, name: &EntryName, free: Free, like: &Content) ->
         xattrs: like.xattrs.clone(),
         quota: above.content.quota,
         policy: like.policy,
+        placing: placing::of_new(config, (above.id, &above.content), free.version.level()),
         listing: permissions::made_again(&above.content),
     };
     Dir::master(free.id, content)

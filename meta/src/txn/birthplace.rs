@@ -6,7 +6,7 @@ use super::{Dir, Txn};
 use crate::{
     coordinator::ancestry_hints::{HomedDir, Moved},
     error::{Fault, Result},
-    lock, permissions,
+    lock, permissions, placing,
     record::{Content, Key, RenameList, key::Part},
 };
 
@@ -36,9 +36,9 @@ pub(crate) fn note_move(
 /// The key of the rename list of the name that a directory was born under.
 fn birth_key(txn: &Txn<'_>, child: &Dir) -> Option<Key> {
     let name = child.content.birth_name.as_ref()?;
-    // The birth parent's home follows from its id: no directory's home ever changes.
+    // No directory's home ever changes.
     let parent = child.content.birth_parent;
-    let home = txn.shared.config.placement().home_of(parent, child.content.home);
+    let home = placing::birth_home(&txn.shared.config, &child.content);
     Some(txn.name_key(home, parent, name, Part::RenameList))
 }
 

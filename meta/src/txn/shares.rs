@@ -17,6 +17,8 @@
 
 use std::collections::BTreeMap;
 
+use std::ops::ControlFlow;
+
 use base::{DirId, EntryName, Ino, Layout, Locality, ShardId, limits::SHARDS_MAX};
 use wire::{DirRef, LayoutNews, Retry};
 
@@ -228,13 +230,37 @@ impl Txn<'_> {
         }
     }
 
-    /// Like [`Txn::partition_at`], for a directory that is where its id says.
-    pub(crate) fn partition_on(&self, shard: ShardId, dir: DirId) -> u16 {
+    /// The partition of a directory that is on a shard of this server.
+    pub(crate) fn partition_on(&self, shard: ShardId, dir: DirId) -> Result<u16> {
         let home = match self.shared.config.locality {
             Locality::Directory => dir,
             Locality::Subtree => DirId::ROOT,
+            // The id does not say whose home it has. All but divided directories are of one
+            // partition.
+            Locality::Hybrid => {
+                let is_there = self.left(&key::content(shard, dir, 0, Part::Main))?.is_some();
+                return if is_there { Ok(0) } else { self.share_on(shard, dir) };
+            }
         };
-        self.partition_at(home, shard)
+        Ok(self.partition_at(home, shard))
+    }
+
+    /// The partition of a divided directory that is on a shard of this server, by the key of its
+    /// share.
+    fn share_on(&self, shard: ShardId, dir: DirId) -> Result<u16> {
+        let shares = key::shares(shard, dir);
+        let number = |key: &[u8]| key::parse_share(key).map_or(0, |(number, _)| number);
+        let pending = self.group.pending_keys().map(|(key, _)| key);
+        let mut written = pending.chain(self.group.changes.dirs().map(|(key, _)| key));
+        if let Some(key) = written.find(|key| key.starts_with(&shares)) {
+            return Ok(number(key));
+        }
+        let mut found = 0;
+        self.shared.engine.scan(&shares, &key::end_of(&shares), &mut |key, _| {
+            found = number(key);
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
     }
 
     /// The partition of a directory that a shard has, or would have.

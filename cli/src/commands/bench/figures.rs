@@ -9,6 +9,7 @@ mod cold;
 mod duplex;
 mod factors;
 mod growth;
+mod hsm2;
 mod invalidation;
 mod latency;
 mod leases;
@@ -60,6 +61,7 @@ pub(crate) struct Args {
 enum Paper {
     Infinifs(Params),
     DuplexBalance(duplex::Params),
+    Hsm2(hsm2::Params),
     Pacon(pacon::Params),
     Reads(reads::Params),
     Sfs(sfs::Params),
@@ -112,6 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = match &args.paper {
         Paper::Infinifs(params) => params.asked(),
         Paper::DuplexBalance(params) => return duplex::run(params),
+        Paper::Hsm2(params) => params.asked(),
         Paper::Pacon(params) => params.asked(),
         Paper::Reads(params) => return reads::run(params),
         Paper::Sfs(params) => params.asked(),

@@ -38,13 +38,15 @@ enum Of {
     Directory,
     /// A directory of a file system of several servers.
     Divided,
+    /// A directory of a file system with hybrid placement.
+    Hybrid,
 }
 
 /// Settings of each user and of each group, as the help names them.
 const USERS: &str = "quota.user.USER.bytes, quota.user.USER.entries";
 const GROUPS: &str = "quota.group.GROUP.bytes, quota.group.GROUP.entries";
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     Rule {
         key: "inherit",
         of: Of::Directory,
@@ -70,6 +72,17 @@ const RULES: [Rule; 10] = [
         range: "none, or a number up to that of the shards",
         meaning: "an empty directory is divided at once into this many partitions, and never has \
                   fewer; set spread before",
+    },
+    Rule {
+        key: "locality",
+        of: Of::Hybrid,
+        default: "hybrid on the root, none elsewhere",
+        range: "hash, subtree, hybrid, hybrid:N with N from 1 to 16, or none",
+        meaning: "places of directories that are made in it from now on. hash: each of them, and \
+                  what is made in those, has a place of its own. hybrid:N: so on N levels, and \
+                  further ones are with their parents; hybrid is hybrid:2. subtree: they are with \
+                  it. none: they are with it until there is much, and then have places of their \
+                  own. What exists stays where it is",
     },
     Rule {
         key: "quota.bytes",
@@ -137,6 +150,7 @@ pub(super) fn help() -> String {
             Of::Any => "the whole file system, or a directory",
             Of::Directory => "a directory",
             Of::Divided => "a directory, on several servers",
+            Of::Hybrid => "a directory, with hybrid placement",
         };
         text += &format!("  {key}  [{of}]\n      {range}; default: {default}\n");
         let mut line = "     ".to_owned();
@@ -218,9 +232,14 @@ pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
             "this setting belongs to the whole file system: set it on the root, as HOST:PORT alone";
         return Some(text.to_owned());
     }
+    if rule.of == Of::Hybrid && !facts.contains_key("locality") {
+        let text = "this file system has no hybrid placement: see `pando format --locality hybrid`";
+        return Some(text.to_owned());
+    }
     let value = value.trim();
     let fits = match key {
         "inherit" => matches!(value, "yes" | "no"),
+        "locality" => is_locality(value),
         "spread" => matches!(value, "extendible" | "subsets" | "none"),
         "quota.bytes" | "quota.entries" if value == "unlimited" => true,
         "split_threshold" if value == "unlimited" => true,
@@ -238,6 +257,14 @@ pub(super) fn broken(key: &str, value: &str, facts: &Facts) -> Option<String> {
         },
     };
     (!fits).then(|| format!("allowed: {}", rule.range))
+}
+
+fn is_locality(value: &str) -> bool {
+    let digits = value.strip_prefix("hybrid:");
+    let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let levels = || digits.and_then(|digits| digits.parse::<u8>().ok());
+    matches!(value, "hash" | "subtree" | "hybrid" | "none")
+        || levels().is_some_and(|levels| (1..=16).contains(&levels))
 }
 
 /// A number with K, M, G or T (of 1024) after it.
@@ -283,6 +310,13 @@ mod tests {
         says("split_threshold", "7", &dir, "8 or more");
         says("spread", "wide", &dir, "extendible, subsets or none");
         says("inherit", "1", &dir, "yes or no");
+        says("locality", "hash", &dir, "this file system has no hybrid placement");
+        let mut hybrid = dir.clone();
+        hybrid.insert("locality".to_owned(), "none".to_owned());
+        says("locality", "hybrid:17", &hybrid, "N from 1 to 16");
+        for value in ["hash", "subtree", "hybrid", "hybrid:3", "none"] {
+            assert_eq!(broken("locality", value, &hybrid), None, "{value}");
+        }
         says("nothing", "1", &dir, "there is no setting nothing");
         for (key, value) in [
             ("quota.bytes", "10G"),

@@ -80,7 +80,11 @@ const DAMAGED: u64 = 5;
 #[test]
 fn whatever_is_damaged_is_repaired() {
     for seed in 0..60 {
-        let locality = if seed % 2 == 0 { Locality::Directory } else { Locality::Subtree };
+        let locality = match seed % 3 {
+            0 => Locality::Directory,
+            1 => Locality::Subtree,
+            _ => Locality::Hybrid,
+        };
         let plan = Plan { shards: 8, locality, ..plan(1) };
         in_world(plan, async |cluster, client| {
             cluster.world.trace().expect("run `pando fsck`");

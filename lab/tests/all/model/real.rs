@@ -208,6 +208,7 @@ fn mounts_answer_as_the_model() {
         with(|setup| setup.inline_bytes_max = 100),
         with(|setup| setup.shards = 1),
         with(|setup| setup.locality = Locality::Subtree),
+        with(|setup| setup.locality = Locality::Hybrid),
         with(|setup| setup.durability = Durability::Strict),
         with(|setup| setup.read_cache = false),
         Case { page_entries: 1, ..USUAL },
@@ -234,9 +235,11 @@ fn limited_clients_answer_as_the_model() {
 fn clients_of_several_servers_answer_as_the_model() {
     let cluster = with(|setup| setup.servers = 3);
     let subtrees = Setup { locality: Locality::Subtree, ..cluster.setup };
+    let hybrid = Setup { locality: Locality::Hybrid, ..cluster.setup };
     let strict = Setup { durability: Durability::Strict, inline_bytes_max: 0, ..cluster.setup };
     let cases = [
         cluster,
+        Case { setup: hybrid, ..cluster },
         Case { setup: subtrees, ..cluster },
         Case { setup: strict, sessions: Sessions::Mixed, ..cluster },
         Case { sessions: Sessions::Checked, ..cluster },

@@ -11,7 +11,7 @@ use lab::{
 };
 use wire::{DirRef, NodeRef, RenameMode};
 
-use super::{SERVERS, compare, count, in_world, is, plan, server_of, with_both};
+use super::{SERVERS, compare, count, in_world, is, plan, server_of, with_all};
 
 /// Sets a limit. The limit is enforced when this returns.
 async fn limit(world: &World, client: &Client, path: &str, what: &str, max: u64) {
@@ -33,7 +33,7 @@ async fn fill_with_files(client: &Client, dir: &str, names: &str) -> u64 {
 
 #[test]
 fn several_servers_pass_no_limit_and_refuse_nobody_while_there_is_room() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         for dir in 0..8 {
             client.create_dir_all(format!("/d/{dir}"), 0o755).await.unwrap();
@@ -71,7 +71,7 @@ fn several_servers_pass_no_limit_and_refuse_nobody_while_there_is_room() {
 
 #[test]
 fn what_one_server_releases_others_can_use_at_once() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         for dir in 0..6 {
             client.create_dir_all(format!("/d/{dir}"), 0o755).await.unwrap();
@@ -168,7 +168,7 @@ fn a_limit_holds_though_a_server_goes_on_without_the_coordinator() {
 
 #[test]
 fn limits_nest_and_a_quota_does_not_move_below_one() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         client.create_dir_all("/a/b", 0o755).await.unwrap();
         client.mkdir("/q", 0o755).await.unwrap();
@@ -205,7 +205,7 @@ async fn nearly_full(world: &World, client: &Client) {
 
 #[test]
 fn what_takes_the_place_of_something_needs_room_for_the_difference() {
-    with_both(async |world, maker| {
+    with_all(async |world, maker| {
         let client = &maker.client;
         nearly_full(world, client).await;
         client.rename("/x", "/d/y").await.unwrap();
@@ -226,7 +226,7 @@ fn what_takes_the_place_of_something_needs_room_for_the_difference() {
 #[test]
 fn what_charges_twice_needs_room_for_both() {
     for (max, there_is_room) in [(3, true), (2, false)] {
-        with_both(async |world, maker| {
+        with_all(async |world, maker| {
             let client = &maker.client;
             client.mkdir("/d", 0o755).await.unwrap();
             limit(world, client, "/d", "entries", max).await;

@@ -11,16 +11,16 @@ use super::{
 use crate::{
     error::Result,
     format::root_content,
-    lock, permissions,
+    lock, permissions, placing,
     record::{
-        Access, Accounts, Content, ContentState, EntryRecord, Key, Policy, QuotaId, Record as _,
-        StoredListing, Times, Usage, Xattrs, key, key::Part,
+        Access, Accounts, Content, ContentState, EntryRecord, Key, Placing, Policy, QuotaId,
+        Record as _, StoredListing, Times, Usage, Xattrs, key, key::Part,
     },
     txn::{Dir, Txn, birthplace::note_birthplace},
 };
 
 /// Number of versions of its name that are tried to find a directory's birth.
-const VERSIONS_TRIED: u32 = 64;
+const VERSIONS_TRIED: usize = 64;
 /// Number of records of a group that one repair moves.
 const MOVED_AT_ONCE: usize = 4096;
 
@@ -41,7 +41,9 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
         if id == DirId::ROOT && shard == ShardId(0) {
             // Directories below may grant less than a new root would promise.
             let listing = StoredListing(Listing { below: SearchClass::Nothing, listed: true });
-            txn.put_dir(&Dir::master(id, Content { listing, ..root_content(txn.now) }));
+            let placing = placing::of_root(txn.shared.config.locality);
+            let root = Content { listing, placing, ..root_content(txn.now) };
+            txn.put_dir(&Dir::master(id, root));
             return Ok(true);
         }
         return drop_record(txn, key);
@@ -53,8 +55,9 @@ pub(super) fn directory(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<
     let was = dir.content.clone();
     if id == DirId::ROOT {
         be_root(&mut dir.content);
-    } else if txn.shared.config.locality == Locality::Directory {
-        dir.content.home = id;
+    } else if placing::has_own_home(txn.shared.config.placement(), dir.content.birth_version) {
+        let version = dir.content.birth_version;
+        dir.content.home = txn.shared.config.placement().home_of(id, version, id);
     }
     let right = txn.content_key(dir.content.home, id);
     if right != main {
@@ -104,6 +107,7 @@ fn be_root(content: &mut Content) {
         quota: content.quota,
         layout: content.layout.clone(),
         policy: content.policy,
+        placing: Placing { birth_home: None, ..content.placing },
         listing: StoredListing(Listing { below: content.listing.0.below.clone(), listed: true }),
         ..right
     };
@@ -252,16 +256,19 @@ pub(super) fn rebuilt(
     name: &EntryName,
 ) -> Result<Dir> {
     let mut access = *access;
-    if txn.shared.config.locality == Locality::Directory {
-        access.home = access.id;
+    let config = &txn.shared.config;
+    let (key, placement) = (config.hash_key, config.placement());
+    let born = placing::levels(placement)
+        .flat_map(|level| NameVersion::all(level).take(VERSIONS_TRIED))
+        .find(|version| key.dir_id(parent.id, name, *version) == access.id);
+    let unknown = NameVersion::first(placing::level_at(placement, access.id, access.home));
+    let version = born.unwrap_or(unknown);
+    if placing::has_own_home(placement, version) {
+        access.home = placement.home_of(access.id, version, access.id);
     }
     if !was_given_out(txn, access.ino) {
         access.ino = txn.new_ino_near(&[txn.shard(access.home)], access.id)?;
     }
-    let config = &txn.shared.config;
-    let born = (0..VERSIONS_TRIED)
-        .map(NameVersion)
-        .find(|version| config.hash_key.dir_id(parent.id, name, *version) == access.id);
     let own = QuotaId(access.ino);
     let quota = if txn.shared.quotas.get(own).is_some() { own } else { parent.content.quota };
     let content = Content {
@@ -270,7 +277,7 @@ pub(super) fn rebuilt(
         ino: access.ino,
         birth_parent: parent.id,
         birth_name: born.map(|_| name.clone()),
-        birth_version: born.unwrap_or_default(),
+        birth_version: version,
         home: access.home,
         layout: Layout::Whole,
         parent: parent.id,
@@ -286,6 +293,7 @@ pub(super) fn rebuilt(
         xattrs: Xattrs::NONE,
         quota,
         policy: Policy::NONE,
+        placing: placing::of_new(&txn.shared.config, (parent.id, &parent.content), version.level()),
         listing: permissions::made_again(&parent.content),
     };
     txn.charge_freely(content.accounts(), Usage::of(1, 0));
@@ -393,7 +401,7 @@ fn home_of(
     let config = &txn.shared.config;
     match config.locality {
         Locality::Directory => Some(id),
-        Locality::Subtree => {
+        Locality::Subtree | Locality::Hybrid => {
             let of_child = |(_, value): &(Key, bytes::Bytes)| match EntryRecord::from_record(value)
             {
                 Ok(EntryRecord::Dir(access)) => Some(access.home),
@@ -402,7 +410,9 @@ fn home_of(
             // Any home that leads to the shard will do.
             let any = (2..u128::from(u16::MAX)).map(DirId);
             let on_shard = |home: &DirId| config.placement().shard_of(*home, 0) == shard;
-            names.iter().find_map(of_child).into_iter().chain(any).find(on_shard)
+            let of_children = names.iter().find_map(of_child).into_iter();
+            let usual = placing::usual_homes(config.placement(), id);
+            of_children.chain(usual).chain(any).find(on_shard)
         }
     }
 }

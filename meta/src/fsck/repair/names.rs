@@ -1,12 +1,12 @@
 //! Records under names: entries, rename lists, and extended attributes beside an entry.
 
-use base::{DirId, EntryName, Layout, Locality, ShardId};
+use base::{DirId, EntryName, Layout, ShardId};
 use bytes::Bytes;
 
 use super::{drop_record, files, lost, shares, sound, tell_clients, unsound};
 use crate::{
     error::{Fault, Result},
-    lock,
+    lock, placing,
     record::{
         Access, Content, Contents, EntryRecord, Inode, Key, Location, RenameList, Slot, XattrSet,
         key, key::Part, system::Origin,
@@ -316,10 +316,7 @@ fn lives_elsewhere(
 ) -> Result<bool> {
     let config = &txn.shared.config;
     let id = config.hash_key.dir_id(dir, name, version);
-    let shard = match config.locality {
-        Locality::Directory => config.placement().shard_of(id, 0),
-        Locality::Subtree => shard,
-    };
+    let shard = placing::shard_of_born(config.placement(), shard, id, version);
     let content: Option<Content> = sound(txn, &key::content(shard, id, 0, Part::Main))?;
     Ok(content.is_some_and(|content| {
         let born_here = content.birth_parent == dir && content.birth_name.as_ref() == Some(name);

@@ -6,7 +6,7 @@
 //! name in the wrong partition goes to the right one; its inode stays on its shard of birth, in its
 //! slot.
 
-use base::{DirId, EntryName, ShardId};
+use base::{DirId, EntryName, Locality, ShardId};
 use bytes::Bytes;
 
 use super::{dirs, drop_record, sound};
@@ -18,9 +18,17 @@ use crate::{
     txn::{Dir, Txn},
 };
 
+/// More records than a directory has on one shard, unless something is damaged.
+const SHARES_MAX: usize = 64;
+
 /// The partition of a directory that is on a shard.
 pub(super) fn at(txn: &Txn<'_>, shard: ShardId, id: DirId) -> Result<Option<Dir>> {
-    for (partition, key) in keys_of(&txn.shared.config, shard, id) {
+    let stored = match txn.shared.config.locality {
+        Locality::Hybrid => txn.scan_prefix(&key::shares(shard, id), SHARES_MAX)?,
+        Locality::Directory | Locality::Subtree => Vec::new(),
+    };
+    let stored = || stored.into_iter().map(|(key, _)| key).collect();
+    for (partition, key) in keys_of(&txn.shared.config, shard, id, stored) {
         if let Some(content) = sound(txn, &key)? {
             return Ok(Some(Dir { id, partition, content }));
         }
@@ -71,7 +79,8 @@ pub(super) fn share(
     let share: Option<Content> = if key::is_content(key) { sound(txn, key)? } else { None };
     let Some(share) = share else { return drop_record(txn, key) };
     let config = &txn.shared.config;
-    let placed = partition == expected(config, shard, id)
+    let known = Some(share.home).filter(|_| config.locality == Locality::Hybrid);
+    let placed = expected(config, shard, id, known).any(|other| other == partition)
         && config.placement().shard_of(share.home, partition) == shard;
     if !placed {
         return drop_record(txn, key);
@@ -123,15 +132,17 @@ pub(super) fn master_again(
     access: Option<&Access>,
 ) -> Result<Option<Dir>> {
     let config = &txn.shared.config;
-    let key = |shard| key::content(shard, id, expected(config, shard, id), Part::Main);
-    let all = (0..config.shards).map(ShardId);
-    let all = all.filter(|shard| expected(config, *shard, id) > 0);
-    txn.want(&all.clone().map(key).collect::<Vec<_>>())?;
-    for shard in all {
-        let share: Option<Content> = sound(txn, &key(shard))?;
+    let home = access.map(|access| access.home);
+    let home = home.filter(|_| config.locality == Locality::Hybrid);
+    let of = |shard| expected(config, shard, id, home).map(move |partition| (shard, partition));
+    let all = (0..config.shards).map(ShardId).flat_map(of);
+    let all: Vec<_> = all.filter(|(_, partition)| *partition > 0).collect();
+    let key = |(shard, partition)| key::content(shard, id, partition, Part::Main);
+    txn.want(&all.iter().copied().map(key).collect::<Vec<_>>())?;
+    for (shard, partition) in all {
+        let share: Option<Content> = sound(txn, &key((shard, partition)))?;
         let fits = |share: &Content| {
-            let placed =
-                config.placement().shard_of(share.home, expected(config, shard, id)) == shard;
+            let placed = config.placement().shard_of(share.home, partition) == shard;
             placed && access.is_none_or(|access| access.ino == share.ino)
         };
         if let Some(share) = share.filter(fits) {

@@ -1,8 +1,8 @@
 //! Values of the records, every variant of them.
 
 use base::{
-    BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Locality, Moving,
-    NameVersion, Pair, SearchClass, ShardId, Spread, Subsets, Time, permissions::Listing,
+    BlockId, ClusterMap, DirId, EntryName, Epoch, FileKind, HashKey, Ino, Layout, Level, Locality,
+    Moving, NameVersion, Pair, SearchClass, ShardId, Spread, Subsets, Time, permissions::Listing,
 };
 use bytes::Bytes;
 use wire::{BlockPart, Slice, SliceSource};
@@ -13,7 +13,7 @@ use crate::coordinator::roster::{Enrolled, Roster};
 use crate::keys::ring::{KeyRing, RevokedToken, SigningKey};
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, InTrash, InlineMax, Inode,
-    Location, Policy, QuotaId, QuotaRecord, QuotaState, Slot, StoredListing, Times, Trash,
+    Location, Placing, Policy, QuotaId, QuotaRecord, QuotaState, Slot, StoredListing, Times, Trash,
     UNLIMITED, XattrSet, Xattrs, system::Origin,
 };
 use crate::upgrade::OldConfig;
@@ -160,8 +160,23 @@ pub(super) fn content() -> Content {
         xattrs: Xattrs::Embedded(xattrs()),
         quota: QuotaId::NONE,
         policy: Policy::NONE,
+        placing: Placing::NONE,
         listing: StoredListing::default(),
     }
+}
+
+/// A directory above the boundary, and one at it that was born in a home of others.
+pub(super) fn placed() -> [Content; 2] {
+    let with = |level, placing| Content {
+        birth_version: NameVersion::first(level),
+        placing,
+        ..listed()[2].clone()
+    };
+    let birth_home = Some(DirId(0x4142_4344_4546_4748_494a_4b4c_4d4e_4f50));
+    [
+        with(Level::Above, Placing { levels: Some(2), birth_home: None }),
+        with(Level::Boundary, Placing { levels: None, birth_home }),
+    ]
 }
 
 /// The root: it was born nowhere and has no name.

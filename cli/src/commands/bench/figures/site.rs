@@ -38,13 +38,15 @@ pub(super) struct Shape<'a> {
     pub(super) inline_max: u32,
     /// More options of `pando serve`, separated by spaces.
     pub(super) serve: &'a str,
+    /// Value of `pando format --locality`.
+    pub(super) locality: &'a str,
 }
 
 impl<'a> Shape<'a> {
     /// Returns the properties of a usual cluster.
     pub(super) fn of(servers: u16) -> Shape<'a> {
         let (rtt, inline_max) = (Duration::ZERO, INLINE_BYTES_MAX);
-        Shape { servers, rtt, inline_max, serve: "" }
+        Shape { servers, rtt, inline_max, serve: "", locality: "directory" }
     }
 }
 
@@ -68,6 +70,7 @@ impl Site {
         format.arg("format").arg("--data").arg(&first).args(["--name", "figures"]);
         format.args(["--servers", &shape.servers.to_string()]);
         format.args(["--inline-max", &shape.inline_max.to_string()]);
+        format.args(["--locality", shape.locality]);
         let formatted = format.stdin(Stdio::null()).stdout(Stdio::null()).status();
         ensure!(formatted.context("cannot start this program")?.success(), "cannot format");
         let credentials = Credentials::read(&first.join("admin.token"))?;
