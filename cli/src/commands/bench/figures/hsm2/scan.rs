@@ -8,7 +8,7 @@ use bench::{
     figure::{Chart, Figure, Marks},
     report::{Goal, TargetRow},
 };
-use client::{Client, FileSystem as _};
+use client::{AccessTimes, Client, FileSystem as _};
 use futures::future::try_join_all;
 use wire::DirRef;
 
@@ -73,7 +73,8 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
                servers in turn. Then stats of files, whose top directories are drawn by Zipf's law, \
                are asked for by one client with a warm cache; and clients scan directories by \
                handle, as `find` with attributes does through a mount: each reads all pages of its \
-               part of the tree with attributes, and asks for those that another server has. \
+               part of the tree with attributes, and asks for those that another server has, and keeps \
+               no access times. \
                Each client begins elsewhere, and nothing is balanced by moving. All servers share \
                this machine's cores, so rates say little, and the busiest server's CPU time says \
                what machines of their own would give.";
@@ -190,7 +191,7 @@ fn below(drawn: u64, end: usize) -> usize {
 async fn scan(params: &Params, filled: &Filled) -> anyhow::Result<Scan> {
     let mut clients = Vec::new();
     for _ in 0..params.clients.get() {
-        clients.push(filled.site.client(|_| {}).await?);
+        clients.push(filled.site.client(|config| config.access_times = AccessTimes::Never).await?);
     }
     let cpu = async || {
         let statuses = filled.maker.statuses().await?;
