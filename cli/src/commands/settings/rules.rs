@@ -82,7 +82,7 @@ const RULES: [Rule; 11] = [
                   what is made in those, has a place of its own. hybrid:N: so on N levels, and \
                   further ones are with their parents; hybrid is hybrid:2. subtree: they are with \
                   it. none: they are with it until there is much, and then have places of their \
-                  own. What exists stays where it is",
+                  own. Directories that exist stay where they are",
     },
     Rule {
         key: "quota.bytes",
