@@ -5,7 +5,7 @@
 //! `guess` fills and asks this table in a client without a cache. With one, the cache knows the true
 //! ids. The oldest entries go first.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, hash::Hash, time::Duration};
 
 use base::{DirId, EntryName, HashMap, HashSet, Level};
 use tokio::time::Instant;
@@ -14,54 +14,62 @@ use wire::DirRef;
 /// Maximum number of wrong predictions that are kept.
 const LEARNT_MAX: usize = 4096;
 
-/// Names whose directories have another id than predicted, which only a client without a cache needs,
-/// and levels of hybrid placement.
+/// Names whose directories have another id than predicted, which a client needs that has no cache, or
+/// where directories of a parent are at several levels; and the levels of other parents.
 #[derive(Debug, Default)]
 pub(crate) struct Learnt {
-    true_ids: HashMap<(DirId, EntryName), (DirId, DirId)>,
-    /// In the order in which they were learnt.
-    order: VecDeque<(DirId, EntryName)>,
-    /// Levels that directories were last found at, by the directory above them, where they were
-    /// predicted at others.
-    levels: HashMap<DirId, Level>,
-    /// Directories of `levels`, in the order in which they were learnt.
-    levels_order: VecDeque<DirId>,
+    true_ids: Latest<(DirId, EntryName), (DirId, DirId)>,
+    /// Levels at which directories were found, by the directory above them, where they were predicted
+    /// at others.
+    levels: Latest<DirId, Level>,
 }
 
-impl Learnt {
-    /// The id and home of the directory `name` in `parent`, if that is not as predicted.
-    pub(crate) fn get(&self, parent: DirId, name: &EntryName) -> Option<(DirId, DirId)> {
-        self.true_ids.get(&(parent, name.clone())).copied()
-    }
+/// A bounded number of values: those whose keys came last.
+#[derive(Debug)]
+struct Latest<K, V> {
+    values: HashMap<K, V>,
+    /// The keys, in the order in which they came.
+    order: VecDeque<K>,
+}
 
-    /// The level at which directories in `parent` were last found, if that is not as predicted.
-    pub(crate) fn level_below(&self, parent: DirId) -> Option<Level> {
-        self.levels.get(&parent).copied()
+impl<K, V> Default for Latest<K, V> {
+    fn default() -> Self {
+        Latest { values: HashMap::default(), order: VecDeque::new() }
     }
+}
 
-    /// Keeps the level at which a directory in `parent` was found.
-    pub(crate) fn learn_level(&mut self, parent: DirId, level: Level) {
-        if self.levels.insert(parent, level).is_none() {
-            self.levels_order.push_back(parent);
-        }
-        while self.levels_order.len() > LEARNT_MAX
-            && let Some(oldest) = self.levels_order.pop_front()
-        {
-            self.levels.remove(&oldest);
-        }
-    }
-
-    /// Keeps the id and home that a directory has in place of the predicted ones.
-    pub(crate) fn learn(&mut self, parent: DirId, name: &EntryName, found: &DirRef) {
-        let key = (parent, name.clone());
-        if self.true_ids.insert(key.clone(), (found.id, found.home)).is_none() {
+impl<K: Eq + Hash + Clone, V> Latest<K, V> {
+    fn insert(&mut self, key: K, value: V) {
+        if self.values.insert(key.clone(), value).is_none() {
             self.order.push_back(key);
         }
         while self.order.len() > LEARNT_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.true_ids.remove(&oldest);
+            self.values.remove(&oldest);
         }
+    }
+}
+
+impl Learnt {
+    /// The id and home of the directory `name` in `parent`, if that is not as predicted.
+    pub(crate) fn get(&self, parent: DirId, name: &EntryName) -> Option<(DirId, DirId)> {
+        self.true_ids.values.get(&(parent, name.clone())).copied()
+    }
+
+    /// Keeps the id and home that a directory has in place of the predicted ones.
+    pub(crate) fn learn(&mut self, parent: DirId, name: &EntryName, found: &DirRef) {
+        self.true_ids.insert((parent, name.clone()), (found.id, found.home));
+    }
+
+    /// The level at which directories in `parent` were found, if that is not as predicted.
+    pub(crate) fn level_below(&self, parent: DirId) -> Option<Level> {
+        self.levels.values.get(&parent).copied()
+    }
+
+    /// Keeps the level at which a directory in `parent` was found.
+    pub(crate) fn learn_level(&mut self, parent: DirId, level: Level) {
+        self.levels.insert(parent, level);
     }
 }
 

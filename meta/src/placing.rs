@@ -28,9 +28,7 @@ pub(crate) fn level_of_new(txn: &Txn<'_>, parent: &Content) -> Level {
         return Level::Below;
     }
     match parent.placing.levels {
-        Some(0) => Level::Below,
-        Some(1) => Level::Boundary,
-        Some(_) => Level::Above,
+        Some(levels) => Level::below(levels),
         None if parent.layout != Layout::Whole => Level::Boundary,
         None if txn.shared.homes.is_full(parent.home) => Level::Boundary,
         None => Level::Below,
@@ -44,8 +42,7 @@ pub(crate) fn of_new(config: &Config, parent: (DirId, &Content), level: Level) -
     }
     let (id, parent) = parent;
     let levels = match (parent.placing.levels, level) {
-        (Some(Placing::ALL), Level::Above) => Some(Placing::ALL),
-        (Some(levels), Level::Above) => Some(levels.saturating_sub(1).max(1)),
+        (Some(levels), Level::Above) => Some(Level::left(levels)),
         (Some(0), Level::Below) => Some(0),
         (Some(_) | None, _) => None,
     };
@@ -148,7 +145,7 @@ const LEVELS_MAX: u8 = 16;
 fn parse(value: &[u8]) -> Result<Option<u8>> {
     Ok(match value.trim_ascii() {
         b"none" => None,
-        b"hash" => Some(Placing::ALL),
+        b"hash" => Some(Level::ALL),
         b"subtree" => Some(0),
         b"hybrid" => Some(HYBRID_LEVELS),
         value => {
@@ -170,7 +167,7 @@ pub(crate) fn word(levels: Option<u8>) -> String {
     match levels {
         None => "none".to_owned(),
         Some(0) => "subtree".to_owned(),
-        Some(Placing::ALL) => "hash".to_owned(),
+        Some(Level::ALL) => "hash".to_owned(),
         Some(levels) => format!("hybrid:{levels}"),
     }
 }

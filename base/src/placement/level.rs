@@ -19,6 +19,29 @@ pub enum Level {
     Above,
 }
 
+impl Level {
+    /// Said of a directory all of whose levels below have places of their own.
+    pub const ALL: u8 = u8::MAX;
+
+    /// The level of directories that are made in one of which so many levels below have places of
+    /// their own.
+    #[must_use]
+    pub fn below(levels: u8) -> Level {
+        match levels {
+            0 => Level::Below,
+            1 => Level::Boundary,
+            _ => Level::Above,
+        }
+    }
+
+    /// How many levels below a directory above the boundary have places of their own, of which so
+    /// many are below its parent: at least one.
+    #[must_use]
+    pub fn left(levels: u8) -> u8 {
+        if levels == Level::ALL { levels } else { levels.saturating_sub(1).max(1) }
+    }
+}
+
 /// How many bits of a version count the directories of a name and level.
 const LEVEL_SHIFT: u32 = 30;
 

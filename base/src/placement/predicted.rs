@@ -38,11 +38,9 @@ impl Predicted {
     /// The level that directories made in it should have.
     #[must_use]
     pub fn level_below(self, locality: Locality) -> Level {
-        match self.levels {
-            _ if locality != Locality::Hybrid => Level::Below,
-            0 => Level::Below,
-            1 => Level::Boundary,
-            _ => Level::Above,
+        match locality {
+            Locality::Hybrid => Level::below(self.levels),
+            Locality::Directory | Locality::Subtree => Level::Below,
         }
     }
 
@@ -64,7 +62,7 @@ impl Predicted {
         let version = NameVersion::first(level);
         let id = key.dir_id(self.id, name, version);
         let levels = match level {
-            Level::Above => self.levels.saturating_sub(1).max(1),
+            Level::Above => Level::left(self.levels),
             Level::Boundary | Level::Below => 0,
         };
         Predicted { id, home: locality.home(id, version, self.home), levels }

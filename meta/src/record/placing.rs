@@ -29,8 +29,6 @@ codec! {
 impl Placing {
     /// Of a directory of which nothing is to be said.
     pub(crate) const NONE: Placing = Placing { levels: None, birth_home: None };
-    /// All levels of directories below have places of their own.
-    pub(crate) const ALL: u8 = u8::MAX;
 }
 
 impl Encode for Placing {

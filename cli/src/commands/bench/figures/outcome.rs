@@ -23,6 +23,19 @@ pub(super) struct Asked<'a> {
     pub(super) experiments: Experiments<'a>,
 }
 
+impl<'a> Asked<'a> {
+    /// The experiments of `only`, or all there are, all with one time-out.
+    pub(super) fn of<E: ValueEnum + Copy>(
+        out: &'a Path,
+        only: &[E],
+        timeout: Duration,
+        run: impl Fn(E) -> LocalBoxFuture<'a, anyhow::Result<Outcome>>,
+    ) -> Asked<'a> {
+        let experiments = chosen(only).map(|(name, of)| (name, timeout, run(of)));
+        Asked { out, experiments: experiments.collect() }
+    }
+}
+
 /// Returns the experiments of `only`, or all there are, with their names.
 pub(super) fn chosen<E: ValueEnum + Copy>(only: &[E]) -> impl Iterator<Item = (String, E)> {
     let chosen = if only.is_empty() { E::value_variants() } else { only };

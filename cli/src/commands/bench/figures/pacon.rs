@@ -15,7 +15,7 @@ use bench::report::{Goal, TargetRow};
 use clap::ValueEnum;
 use futures::future::FutureExt as _;
 
-use super::outcome::{Asked, Outcome, chosen};
+use super::outcome::{Asked, Outcome};
 use crate::values;
 
 /// Time-out of an experiment. One that takes longer waits for something that will not come.
@@ -87,9 +87,7 @@ impl Experiment {
 
 impl Params {
     pub(super) fn asked(&self) -> Asked<'_> {
-        let experiments =
-            chosen(&self.only).map(|(name, of)| (name, TIMEOUT, of.run(self).boxed_local()));
-        Asked { out: &self.out, experiments: experiments.collect() }
+        Asked::of(&self.out, &self.only, TIMEOUT, |of| of.run(self).boxed_local())
     }
 
     fn shown(&self) -> Vec<(String, String)> {

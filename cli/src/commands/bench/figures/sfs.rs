@@ -15,7 +15,7 @@ use futures::future::FutureExt as _;
 
 use self::params::Experiment;
 pub(super) use self::params::Params;
-use super::outcome::{Asked, Outcome, chosen};
+use super::outcome::{Asked, Outcome};
 
 /// Time-out of an experiment. One that takes longer waits for something that will not come.
 const TIMEOUT: Duration = Duration::from_secs(1200);
@@ -33,8 +33,6 @@ impl Experiment {
 
 impl Params {
     pub(super) fn asked(&self) -> Asked<'_> {
-        let experiments =
-            chosen(&self.only).map(|(name, of)| (name, TIMEOUT, of.run(self).boxed_local()));
-        Asked { out: &self.out, experiments: experiments.collect() }
+        Asked::of(&self.out, &self.only, TIMEOUT, |of| of.run(self).boxed_local())
     }
 }
