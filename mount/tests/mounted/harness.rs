@@ -2,6 +2,7 @@
 //! own, always unmounted.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
@@ -18,6 +19,7 @@ use client::{Client, Config, FileSystem, Tasks, Turns, model::Model};
 use fuse::{Ended, Unmount};
 use mount::{IoUring, Options};
 use rustix::{process::Gid, process::Uid, thread};
+use wire::Operation;
 
 use crate::{
     probe::{POSITION_BITS, Probe, Seen},
@@ -259,6 +261,17 @@ impl Mounted {
 
     pub(crate) fn root(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// How often the server was asked, by the kind of request.
+    pub(crate) fn requests(&self) -> BTreeMap<String, u64> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let load = runtime.block_on(self.client().server_load()).unwrap();
+        let asked = |operation: Operation| {
+            let outcomes = operation.outcomes.iter().map(|(_, count)| count);
+            (operation.name, outcomes.sum())
+        };
+        load.operations.into_iter().map(asked).collect()
     }
 
     /// The client behind a mount of a server.
