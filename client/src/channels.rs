@@ -68,6 +68,11 @@ impl Channels {
         &self.lanes.get(server).unwrap_or(&self.lanes[0]).channel
     }
 
+    /// The shard that a request by this route is addressed to.
+    pub(crate) fn shard(&self, route: Route) -> ShardId {
+        self.router.read().shard(route)
+    }
+
     /// The server that has what is open of a file.
     pub(crate) fn server_of(&self, ino: Ino) -> u16 {
         self.of(Route::Shard(ino.shard())).server

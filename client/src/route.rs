@@ -88,7 +88,8 @@ impl Router {
         self.map.servers.get(usize::from(server)).map(String::as_str)
     }
 
-    fn shard(&self, route: Route) -> ShardId {
+    /// The shard that a request by this route is addressed to.
+    pub(crate) fn shard(&self, route: Route) -> ShardId {
         match route {
             Route::Shard(shard) => shard,
             Route::Home(home) => self.shard_of(home, 0),

@@ -38,6 +38,8 @@ use store::Engine;
 use tokio::{sync::Notify, time::Instant};
 use wire::Grant;
 
+pub(crate) use conflict::keeps_held;
+
 use crate::{
     OpenError,
     record::{QuotaId, Record, key},

@@ -15,7 +15,7 @@ use crate::{
     cluster::{Visit, generation::Met},
     coordinator,
     data::{self, Task},
-    delegations::{apply, grant},
+    delegations::{self, apply, grant},
     error::{Fault, Result},
     feed,
     handoff::take,
@@ -244,6 +244,7 @@ fn in_session(
     let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
     let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
     let txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
+    let txn = txn.keeps_held(delegations::keeps_held(request).then_some(session.id));
     let mut txn = txn.stands_on(header.stand.held);
     let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
     let done = done.and_then(|()| if numbered { lag::wait::admits(&shared.lag) } else { Ok(()) });
@@ -398,7 +399,7 @@ fn between_servers(
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let done = match request {
         Request::Prepare(prepare) => {
-            txn = txn.part_of(prepare.txn);
+            txn = txn.part_of(prepare.txn).keeps_held(prepare.session);
             participant::prepare(&mut txn, prepare).map(Reply::Vote)
         }
         Request::Decide(decide) => {
@@ -406,6 +407,7 @@ fn between_servers(
             participant::decide(&mut txn, decide).map(|()| Reply::Nothing)
         }
         Request::PeerRead(read) => {
+            txn = txn.keeps_held(read.session);
             if let Some(hold) = read.hold {
                 txn = txn.part_of(hold.txn);
             }

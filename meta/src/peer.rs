@@ -249,6 +249,7 @@ mod tests {
                 inos: Vec::new(),
                 hold: None,
                 confirmed: false,
+                session: None,
             };
             assert_eq!(peers.ask(0, &Request::PeerRead(long)).await, failed);
 
@@ -267,10 +268,17 @@ mod tests {
                 early_mkdir: false,
                 held: false,
                 others: vec![],
+                session: None,
             };
             assert_eq!(peers.ask(0, &Request::Prepare(prepare)).await, failed);
 
-            let read = PeerRead { keys: vec![at], inos: Vec::new(), hold: None, confirmed: false };
+            let read = PeerRead {
+                keys: vec![at],
+                inos: Vec::new(),
+                hold: None,
+                confirmed: false,
+                session: None,
+            };
             let there = Reply::Values(vec![Some(Bytes::from_static(b"junk"))]);
             assert_eq!(peers.ask(0, &Request::PeerRead(read)).await, Ok(there));
         });

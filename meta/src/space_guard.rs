@@ -237,7 +237,15 @@ mod tests {
         let expects =
             vec![Expected { key: key.clone(), was: was.cloned(), stands: Stands::Stable }];
         let (writes, early_mkdir, held) = (vec![write], false, false);
-        Request::Prepare(Prepare { txn, expects, writes, early_mkdir, held, others: vec![] })
+        Request::Prepare(Prepare {
+            txn,
+            expects,
+            writes,
+            early_mkdir,
+            held,
+            others: vec![],
+            session: None,
+        })
     }
 
     #[test]

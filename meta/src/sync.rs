@@ -129,6 +129,7 @@ mod tests {
                 early_mkdir: false,
                 held: false,
                 others: vec![],
+                session: None,
             });
             let read = async {
                 sleep(Duration::from_millis(10)).await;
@@ -138,6 +139,7 @@ mod tests {
                     inos: Vec::new(),
                     hold: None,
                     confirmed: false,
+                    session: None,
                 });
                 (was, peers.ask(0, &read).await, three.engines[0].unsynced())
             };
@@ -157,8 +159,15 @@ mod tests {
             let peers = &three.node(1).core.inner.peers;
             let txn = TxnId { server: 1, run: 1, number: 1 };
             let (expects, writes) = (vec![], vec![]);
-            let prepare =
-                Prepare { txn, expects, writes, early_mkdir: false, held: false, others: vec![] };
+            let prepare = Prepare {
+                txn,
+                expects,
+                writes,
+                early_mkdir: false,
+                held: false,
+                others: vec![],
+                session: None,
+            };
             let knows = &three.node(1).core.inner.shared;
             let (settings, roots) = (knows.settings().to_record(), knows.quotas.version());
             for (settings, roots) in [(Bytes::new(), roots), (settings, u64::MAX)] {
@@ -204,6 +213,7 @@ mod tests {
                 early_mkdir: false,
                 held: false,
                 others: vec![],
+                session: None,
             });
             let began = Instant::now();
             assert_eq!(peers.ask(0, &decide).await, Ok(Reply::Nothing));

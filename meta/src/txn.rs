@@ -112,6 +112,10 @@ pub(crate) struct Txn<'a> {
     /// The transaction over several servers that this is a part of: its own prepared keys are not
     /// in the way.
     own: Option<TxnId>,
+    /// The session whose directories need not be recalled, besides the caller's.
+    keeps_held: Option<SessionId>,
+    /// Whether this ends a transaction that is prepared here.
+    ends_prepared: bool,
     /// The shard that the request is addressed to: it says which partition of a directory is meant.
     asked: Option<ShardId>,
     /// Whether it is addressed to the server, whatever shards that has.
@@ -151,6 +155,8 @@ impl<'a> Txn<'a> {
             named: Vec::new(),
             remote: RefCell::new(None),
             own: None,
+            keeps_held: None,
+            ends_prepared: false,
             asked: None,
             is_to_server: false,
             follows: false,
@@ -219,6 +225,26 @@ impl<'a> Txn<'a> {
         self
     }
 
+    /// Recalls no directories that this session holds, here and at other servers.
+    pub(crate) fn keeps_held(mut self, session: Option<SessionId>) -> Self {
+        self.keeps_held = session;
+        self
+    }
+
+    /// Whether a directory need not be recalled that this session holds.
+    pub(crate) fn keeps_held_by(&self, holder: SessionId) -> bool {
+        self.caller.session.is_some_and(|session| session.id == holder)
+            || self.keeps_held == Some(holder)
+            || self.ends_prepared
+    }
+
+    /// Sets whether a transaction that is prepared here is being ended. That waits for no
+    /// delegation: the holder may be waiting for the end, and nobody else is granted a directory in
+    /// which a transaction has a part.
+    pub(crate) fn ends_prepared(&mut self, ends: bool) {
+        self.ends_prepared = ends;
+    }
+
     /// Like [`Txn::part_of`].
     pub(crate) fn be_part_of(&mut self, own: TxnId) {
         self.own = Some(own);
@@ -229,6 +255,7 @@ impl<'a> Txn<'a> {
         let now = self.now;
         let mut remote = self.remote.get_mut().take()?;
         remote.now = Some(now);
+        remote.session = self.keeps_held;
         Some(remote)
     }
 

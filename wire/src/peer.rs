@@ -7,7 +7,7 @@
 //!
 //! Paper: InfiniFS §4.1, §4.2; DESIGN, *Transactions* and *The coordinator*.
 
-use base::{ClusterMap, DirId, Epoch, FsError, Ino, Layout, Time, codec};
+use base::{ClusterMap, DirId, Epoch, FsError, Ino, Layout, SessionId, Time, codec};
 use bytes::Bytes;
 
 use crate::{
@@ -76,6 +76,9 @@ codec! {
         pub hold: Option<Hold>,
         /// Tells of a directory whose entry may still be lost as if it were not there.
         pub confirmed: bool,
+        /// The session whose change the records are read for, if it keeps what it holds: no such
+        /// directory is recalled.
+        pub session: Option<SessionId>,
     }
 }
 
@@ -169,6 +172,9 @@ codec! {
         pub held: bool,
         /// Numbers of the other servers that are asked to prepare a part of the transaction.
         pub others: Vec<u16>,
+        /// The session that has asked for the transaction, if it keeps what it holds, as for
+        /// [`PeerRead::session`].
+        pub session: Option<SessionId>,
     }
 }
 

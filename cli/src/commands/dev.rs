@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// ports after these. With port 0, each takes a free port.
     #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     listen: String,
+    /// Shard of a new directory, when the cluster is made.
+    #[arg(long, value_enum, default_value_t = format::Locality::Directory)]
+    locality: format::Locality,
     /// Mount the file system there as well.
     #[arg(long, value_name = "MOUNTPOINT")]
     mount: Option<PathBuf>,
@@ -154,7 +157,7 @@ impl Cluster<'_> {
         if !data::is_formatted(&first) {
             holds_nothing_else(dir)?;
             let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
-            format::of_servers(&first, name, servers)?;
+            format::of_servers(&first, name, servers, self.args.locality)?;
         }
         copy_token(&first.join(TOKEN), &self.token())
     }

@@ -72,7 +72,7 @@ pub(crate) fn inline_max(text: &str) -> Result<u32, String> {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Locality {
+pub(super) enum Locality {
     /// A shard chosen by hash.
     Directory,
     /// The shard of its parent: everything is on one server.
@@ -89,14 +89,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Makes a file system in `data` with nothing chosen.
 pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
-    of_servers(data, None, 1)
+    of_servers(data, None, 1, Locality::Directory)
 }
 
-/// Formats as [`by_default`] does, for this number of servers.
-pub(crate) fn of_servers(
+/// Formats as [`by_default`] does, for this number of servers and with these places of directories.
+pub(super) fn of_servers(
     data: &path::Path,
     name: Option<String>,
     servers: u16,
+    locality: Locality,
 ) -> anyhow::Result<()> {
     let choices = Choices {
         shards: SHARDS.max(servers),
@@ -105,7 +106,7 @@ pub(crate) fn of_servers(
         blocks: None,
         inline_max: SMALL_BYTES_DEFAULT,
         compression: Compression::None,
-        locality: Locality::Directory,
+        locality,
     };
     make(data, &choices)
 }

@@ -456,7 +456,8 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
     let folder = folder();
     let dir = folder.path().join("dev");
     let args = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
-    let mut command = pando(&[&args[..], &["--restart", "--lease", "500ms"]].concat());
+    let new = ["--restart", "--lease", "500ms", "--locality", "hybrid"];
+    let mut command = pando(&[&args[..], &new].concat());
     let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
     let first = said.find(|line| line.starts_with("server 0 at ")).unwrap();
@@ -472,12 +473,15 @@ fn dev_runs_a_cluster_starts_what_is_killed_and_ends_all_of_it() {
         assert!(get(page, "/readyz").contains("200 OK"), "{page}");
     }
 
+    let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();
+    let token = dir.join("admin.token");
+    assert!(succeed(&["get", address, "--token", text(&token)]).contains("hybrid:2"));
+
     kill_process(pid(&second), Signal::KILL).unwrap();
     let ended = said.find(|line| line.starts_with("server 1 has ended")).unwrap();
     assert!(ended.contains("signal: 9"), "{ended}");
     let again = said.find(|line| line.starts_with("server 1 was started again")).unwrap();
-    let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();
-    until_sound(address, &dir.join("admin.token"));
+    until_sound(address, &token);
     assert!(get(&of_second, "/metrics").contains("role=\"member\",server=\"1\""));
 
     kill_process(Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap(), Signal::TERM)

@@ -344,7 +344,7 @@ impl Delegating {
             (file, asks)
         };
         if asks {
-            self.ask_for_inos(held, held.dir.ino);
+            self.ask_for_inos(held);
         }
         let (attr, handle) = file?;
         self.pump_later(held);

@@ -596,11 +596,13 @@ impl Delegating {
         self.gives_up(held);
     }
 
-    /// Asks for more inode numbers for a directory.
-    pub(super) fn ask_for_inos(&self, held: &Arc<HeldDir>, last: Ino) {
+    /// Asks for more inode numbers for a directory, of the shard on which its names are. The
+    /// directory's own number is of the shard that has its name, often another server's.
+    pub(super) fn ask_for_inos(&self, held: &Arc<HeldDir>) {
         let (this, held) = (self.clone(), Arc::clone(held));
         self.core.spawn(async move {
-            let (dir, shard) = (held.dir.id, last.shard());
+            let dir = held.dir.id;
+            let shard = this.core.channels.shard(Route::Home(held.dir.home));
             let request = Request::ReserveInos(ReserveInos { dir, shard, count: INOS_ASKED });
             let route = Route::Server(held.run.server);
             let asked = this.core.ask(&this.cred, route, request).await;

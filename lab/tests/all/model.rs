@@ -10,6 +10,7 @@ mod handles;
 mod paths;
 mod real;
 mod region;
+mod several;
 mod tree;
 mod world;
 mod wrong;

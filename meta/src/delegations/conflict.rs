@@ -2,6 +2,7 @@
 
 use base::DirId;
 use futures::future::{FutureExt as _, LocalBoxFuture};
+use wire::Request;
 
 use crate::{
     bugs::Bug,
@@ -36,6 +37,12 @@ impl WaitApart for HeldByOther {
     }
 }
 
+/// Whether a request of the session that holds a directory recalls it at no server: the mount knows
+/// the directory as the request leaves it. Others change what it does not know, such as counts.
+pub(crate) fn keeps_held(request: &Request) -> bool {
+    matches!(request, Request::Setattr(_))
+}
+
 impl Txn<'_> {
     /// Refuses a use of a key that is covered by a delegation of another session: the request waits
     /// until the directory is given back.
@@ -47,8 +54,12 @@ impl Txn<'_> {
         let Some(dir) = key::parse_covered(key) else { return Ok(()) };
         match held.holder(dir) {
             None => Ok(()),
-            Some(holder) if self.caller.session.is_some_and(|own| own.id == holder) => Ok(()),
-            Some(_) => Err(HeldByOther(dir).into()),
+            Some(holder) if self.keeps_held_by(holder) => Ok(()),
+            Some(_) => {
+                // Not everybody waits: another server is told to ask again.
+                held.recall(dir);
+                Err(HeldByOther(dir).into())
+            }
         }
     }
 }

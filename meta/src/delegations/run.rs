@@ -63,7 +63,9 @@ async fn take_back(core: &Core) {
             Some(found) if found.idle() >= lease || silence >= lease => Duration::ZERO,
             Some(_) => GIVE_BACK_WITHIN,
         };
-        if waited < patience {
+        // The holder cannot send what waits behind a transaction that has a part there.
+        let is_stopped = !patience.is_zero() && shared.prepared.has_part_in(dir);
+        if waited < patience || is_stopped {
             continue;
         }
         tracing::warn!(

@@ -590,6 +590,7 @@ impl<'a> Across<'a> {
             inos: Vec::new(),
             hold: None,
             confirmed: false,
+            session: None,
         });
         match self.request(server, request).await? {
             Reply::Values(values) if values.len() == keys.len() => Ok(values),

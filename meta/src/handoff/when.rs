@@ -328,6 +328,7 @@ impl Seen<'_> {
                 inos: vec![self.share.ino],
                 hold: None,
                 confirmed: false,
+                session: None,
             });
             let Ok(Reply::Values(values)) = self.core.inner.peers.ask(server, &request).await
             else {

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use base::{HashMap, HashSet, Moving};
+use base::{DirId, HashMap, HashSet, Moving};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
@@ -570,6 +570,11 @@ impl Prepared {
         let mut within = table.keys.range(Key::from_slice(first)..);
         let (_, holders) = within.next().filter(|(key, _)| key[..] <= *last)?;
         holders.first().map(|(txn, _)| table.doubt(*txn))
+    }
+
+    /// Whether a transaction has a part in a directory: in its content records, or in its names.
+    pub(crate) fn has_part_in(&self, dir: DirId) -> bool {
+        self.any() && self.table.lock().keys.keys().any(|at| key::parse_covered(at) == Some(dir))
     }
 
     /// Returns when the transaction of `doubt` has no keys here any more, or when the wait is over.

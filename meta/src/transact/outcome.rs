@@ -158,8 +158,15 @@ mod tests {
     /// Has the first server prepare its part.
     async fn prepare(three: &Three, others: &[u16]) -> Reply {
         let (expects, writes, others) = (vec![], vec![], others.to_vec());
-        let prepare =
-            Prepare { txn: TXN, expects, writes, early_mkdir: false, held: false, others };
+        let prepare = Prepare {
+            txn: TXN,
+            expects,
+            writes,
+            early_mkdir: false,
+            held: false,
+            others,
+            session: None,
+        };
         three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
     }
 

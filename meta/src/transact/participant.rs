@@ -364,9 +364,11 @@ pub(crate) fn decide(txn: &mut Txn<'_>, req: &Decide) -> Result<()> {
     if txn.get::<PreparedRecord>(&at)?.is_none() {
         return Ok(());
     }
+    txn.ends_prepared(true);
     for write in record.writes.iter().filter(|_| req.commit) {
         apply(txn, write)?;
     }
+    txn.ends_prepared(false);
     if txn.shared.feed.is_on() && !txn.shared.bugs.has(Bug::ParticipantUnwatched) {
         feed::events::of_participant(txn);
     }
@@ -471,7 +473,13 @@ mod tests {
         let name = EntryName::new(b"name").unwrap();
         let at = key::name(ShardId(0), DirId(7), 8, &name, Part::Main);
         let keys = vec![Bytes::copy_from_slice(&at)];
-        Request::PeerRead(PeerRead { keys, inos: Vec::new(), hold, confirmed: false })
+        Request::PeerRead(PeerRead {
+            keys,
+            inos: Vec::new(),
+            hold,
+            confirmed: false,
+            session: None,
+        })
     }
 
     /// Asks until an answer comes.
@@ -492,6 +500,7 @@ mod tests {
             early_mkdir: false,
             held: true,
             others: vec![],
+            session: None,
         };
         three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
     }
@@ -573,6 +582,7 @@ mod tests {
                     early_mkdir,
                     held: false,
                     others: vec![],
+                    session: None,
                 };
                 three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
             };
@@ -583,7 +593,13 @@ mod tests {
             // A server that keeps what it reads may not learn of it: its entry may be lost.
             for (confirmed, told) in [(false, Some(record.clone())), (true, None)] {
                 let (keys, inos) = (vec![at.clone()], Vec::new());
-                let read = Request::PeerRead(PeerRead { keys, inos, hold: None, confirmed });
+                let read = Request::PeerRead(PeerRead {
+                    keys,
+                    inos,
+                    hold: None,
+                    confirmed,
+                    session: None,
+                });
                 let read = three.node(1).core.inner.peers.ask(0, &read).await.unwrap();
                 assert_eq!(read, Reply::Values(vec![told]));
             }
@@ -610,6 +626,7 @@ mod tests {
                     early_mkdir: false,
                     held: false,
                     others: vec![],
+                    session: None,
                 };
                 three.node(1).core.inner.peers.ask(0, &Request::Prepare(prepare)).await.unwrap()
             };

@@ -37,13 +37,14 @@ const SPARED_AFTER: Duration = participant::READ_WITHIN;
 pub(super) async fn read(core: &Core, cluster: &Cluster, remote: &mut Remote) -> Result<()> {
     let reads = reads_of(remote.missing(), |key| cluster.server_of_key(key))?;
     let moved = core.inner.shared.invalidations.version();
-    let confirmed = remote.wants_confirmed;
+    let (confirmed, session) = (remote.wants_confirmed, remote.session);
     let asked: Vec<_> = reads
         .into_iter()
         .map(|(server, keys)| {
             let inos = remote.meant(&keys);
+            let (keys_asked, hold) = (keys.clone(), None);
             let request =
-                Request::PeerRead(PeerRead { keys: keys.clone(), inos, hold: None, confirmed });
+                Request::PeerRead(PeerRead { keys: keys_asked, inos, hold, confirmed, session });
             let answer = core.inner.peers.ask(server, &request);
             let spared = remote.spares(&keys);
             async move {
@@ -93,11 +94,12 @@ pub(super) async fn read_and_hold<'a>(
     };
     core.inner.shared.initiated.begin(held.txn);
     let moved = core.inner.shared.invalidations.version();
+    let session = remote.session;
     let asked = reads.into_iter().map(|(server, part)| {
         let hold = Some(Hold { txn: held.txn, keys: held_of(&part) });
         let inos = remote.meant(&part);
-        let request =
-            Request::PeerRead(PeerRead { keys: part.clone(), inos, hold, confirmed: false });
+        let (keys, confirmed) = (part.clone(), false);
+        let request = Request::PeerRead(PeerRead { keys, inos, hold, confirmed, session });
         let answer = core.inner.peers.ask(server, &request);
         async move { (part, answer.await) }
     });

@@ -418,9 +418,16 @@ impl Initiator<'_> {
                 let (expects, writes) = (part.expects.clone(), part.writes.clone());
                 let held = held.is_some_and(|held| held.servers.contains(server));
                 let others = plan.keys().copied().filter(|other| other != server).collect();
-                let prepare =
-                    Prepare { txn, expects, writes, early_mkdir: is_early_mkdir, held, others };
-                let request = Request::Prepare(prepare);
+                let (early_mkdir, session) = (is_early_mkdir, remote.session);
+                let request = Request::Prepare(Prepare {
+                    txn,
+                    expects,
+                    writes,
+                    early_mkdir,
+                    held,
+                    others,
+                    session,
+                });
                 self.core.inner.peers.ask(*server, &request)
             })
             .collect();

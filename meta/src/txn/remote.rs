@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{DirId, HashMap, HashSet, Ino, Time};
+use base::{DirId, HashMap, HashSet, Ino, SessionId, Time};
 use bytes::Bytes;
 use wire::{ContentPatch, Expected, PeerWrite, Stands};
 
@@ -75,6 +75,8 @@ pub(crate) struct Remote {
     moved: Option<u64>,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
+    /// The session that has asked for the operation.
+    pub(crate) session: Option<SessionId>,
     /// For a session that begins: the number of evictions that this server had seen before anything
     /// was read.
     pub(crate) evictions: u64,

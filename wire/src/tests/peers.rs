@@ -1,7 +1,8 @@
 //! A value of everything that servers say to each other.
 
 use base::{
-    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, Splits, Subsets, Time, Transfer,
+    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, SessionId, Splits, Subsets, Time,
+    Transfer,
 };
 use bytes::Bytes;
 
@@ -127,6 +128,7 @@ pub(super) fn requests() -> Vec<Request> {
             inos: vec![Ino(0), Ino(77)],
             hold: Some(Hold { txn: txn(), keys: 1 }),
             confirmed: true,
+            session: Some(SessionId(5)),
         }),
         Request::Prepare(Prepare {
             txn: txn(),
@@ -135,6 +137,7 @@ pub(super) fn requests() -> Vec<Request> {
             early_mkdir: true,
             held: true,
             others: vec![2, 300],
+            session: None,
         }),
         Request::Decide(Decide { txn: txn(), commit: true }),
         Request::AskOutcome(AskOutcome { txn: txn(), of: 300 }),

@@ -467,36 +467,6 @@ fn mode_and_owner_of_a_directory_go_to_the_server_at_once_and_wait_for_nothing()
 }
 
 #[test]
-fn times_and_then_owner_of_a_directory_wait_for_nothing_on_several_servers() {
-    let clock = HandClock::at(START);
-    in_world(Setup { servers: 3, ..TWO.setup }, &clock, async |world| {
-        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
-        let (root, _) = mount.root();
-        let began = tokio::time::Instant::now();
-        for round in 0..24 {
-            // A third of them are on the server of the one above, and may be held.
-            let above = new_dir(&mount, &root, &format!("above{round}")).await;
-            let dir = new_dir(&mount, &above, "d").await;
-            unpack(&mount, &dir, &name("f"), "contents").await;
-            let node = NodeRef::Dir(dir);
-            let time = SetTime::At(base::Time { sec: 5, nsec: 0 });
-            let times = SetAttr { mtime: Some(time), ..SetAttr::default() };
-            mount.setattr(&Cred::ROOT, &node, times).await.expect("it is there");
-            let owner = SetAttr { uid: Some(9), gid: Some(9), ..SetAttr::default() };
-            mount.setattr(&Cred::ROOT, &node, owner).await.expect("it is there");
-            mount.settle_all().await;
-            let looker = world.client(&Token::administrator(), true).await;
-            let seen = looker.getattr(&Cred::ROOT, &node).await.expect("it is there");
-            assert_eq!((seen.uid, seen.gid, seen.mtime.sec), (9, 9, 5));
-        }
-        let (took, held) = (began.elapsed(), mount.grants_and_recalls());
-        assert!(took < Duration::from_secs(10) && held.0 > 2, "it took {took:?}; {held:?}");
-        mount.close().await.expect("nothing is left");
-        assert_eq!(mount.lost(), 0);
-    });
-}
-
-#[test]
 fn a_directory_that_is_divided_by_a_setting_is_held_no_more() {
     let clock = HandClock::at(START);
     in_world(Setup { servers: 3, ..TWO.setup }, &clock, async |world| {

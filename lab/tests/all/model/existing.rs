@@ -24,7 +24,7 @@ fn mounts_that_ask_for_directories_that_exist_answer_as_the_model() {
 }
 
 /// Makes a directory with files, by a client that holds nothing.
-async fn filled(world: &World, text: &str, files: usize) -> DirRef {
+pub(super) async fn filled(world: &World, text: &str, files: usize) -> DirRef {
     let maker = Delegating::new(world.client(&Token::administrator(), true).await, false);
     let (root, _) = maker.root();
     let dir = new_dir(&maker, &root, text).await;

@@ -489,6 +489,7 @@ fn who_does_not_have_the_key_is_no_server() {
                 inos: Vec::new(),
                 hold: None,
                 confirmed: false,
+                session: None,
             });
             let refused = matches!(open.ask(&read).await.unwrap(), Answer::Refused(_));
             assert_eq!(refused, !let_in);

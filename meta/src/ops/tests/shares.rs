@@ -497,6 +497,7 @@ fn removal(world: &World, dir: &DirRef, partition: u16) -> Prepare {
         early_mkdir: false,
         held: false,
         others: vec![],
+        session: None,
     }
 }
 
@@ -611,6 +612,7 @@ fn a_name_is_prepared_only_where_it_belongs() {
                 early_mkdir: false,
                 held: false,
                 others: vec![],
+                session: None,
             }
         };
         let expects = |partition| removal(world, &dir, partition).expects;
