@@ -15,7 +15,7 @@ use crate::{
     cluster::{Visit, generation::Met},
     coordinator,
     data::{self, Task},
-    delegations::{self, apply, grant},
+    delegations::{apply, grant},
     error::{Fault, Result},
     feed,
     handoff::take,
@@ -242,10 +242,7 @@ fn in_session(
     }
     let grant_state = incoming.grant_state.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
-    let txn = Txn::new(shared, group, caller, now).asked_of(header.shard);
-    let txn = txn.waited(incoming.waited_since.get()).brings(incoming.brought.get());
-    let txn = txn.keeps_held(delegations::keeps_held(request).then_some(session.id));
-    let mut txn = txn.stands_on(header.stand.held);
+    let mut txn = incoming.told_to(Txn::new(shared, group, caller, now));
     let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
     let done = done.and_then(|()| if numbered { lag::wait::admits(&shared.lag) } else { Ok(()) });
     let done = done.and_then(|()| is_held(shared, session, header, request));

@@ -16,7 +16,7 @@ use wire::{Expected, Reply, ReplyHeader, Retry, TxnId};
 use super::{CommittedRecord, early_mkdirs};
 use crate::{
     bugs::Bug,
-    delegations, driver,
+    driver,
     error::{self, Fault},
     incoming::Incoming,
     ops,
@@ -154,11 +154,7 @@ impl Phase {
         };
         let grant_state = incoming.grant_state.get();
         let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
-        let txn = self.begin(caller, remote, shared, group, now);
-        let txn = txn.asked_of(header.shard).waited(incoming.waited_since.get());
-        let txn = txn.brings(incoming.brought.get());
-        let txn = txn.keeps_held(delegations::keeps_held(request).then_some(session.id));
-        let mut txn = txn.stands_on(header.stand.held);
+        let mut txn = incoming.told_to(self.begin(caller, remote, shared, group, now));
         let done = ops::run(&mut txn, request);
         self.end(txn, done, Some(asked))
     }

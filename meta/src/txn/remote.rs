@@ -75,7 +75,7 @@ pub(crate) struct Remote {
     moved: Option<u64>,
     /// The time of the operation.
     pub(crate) now: Option<Time>,
-    /// The session that has asked for the operation.
+    /// The session whose directories need not be recalled for the operation.
     pub(crate) session: Option<SessionId>,
     /// For a session that begins: the number of evictions that this server had seen before anything
     /// was read.

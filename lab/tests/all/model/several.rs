@@ -5,27 +5,35 @@ use std::time::Duration;
 use base::{Cred, SetAttr, SetTime};
 use client::{Delegating, FileSystem as _};
 use lab::clock::HandClock;
-use wire::{NodeRef, Token};
+use wire::{DirRef, NodeRef, Token};
 
 use super::{
     START,
     delegated::{TWO, name, new_dir, unpack},
     existing::filled,
-    world::{Setup, in_world},
+    world::{Setup, World, in_world},
 };
 
-#[test]
-fn times_and_then_owner_of_a_directory_wait_for_nothing_on_several_servers() {
+/// Runs a test on three servers, with a mount that asks for delegations and loses nothing.
+fn on_three_servers(test: impl AsyncFnOnce(&World, &Delegating, DirRef)) {
     let clock = HandClock::at(START);
     in_world(Setup { servers: 3, ..TWO.setup }, &clock, async |world| {
         let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
-        let (root, _) = mount.root();
+        test(world, &mount, mount.root().0).await;
+        mount.close().await.expect("nothing is left");
+        assert_eq!(mount.lost(), 0);
+    });
+}
+
+#[test]
+fn times_and_then_owner_of_a_directory_wait_for_nothing_on_several_servers() {
+    on_three_servers(async |world, mount, root| {
         let began = tokio::time::Instant::now();
         for round in 0..24 {
             // A third of them are on the server of the one above, and may be held.
-            let above = new_dir(&mount, &root, &format!("above{round}")).await;
-            let dir = new_dir(&mount, &above, "d").await;
-            unpack(&mount, &dir, &name("f"), "contents").await;
+            let above = new_dir(mount, &root, &format!("above{round}")).await;
+            let dir = new_dir(mount, &above, "d").await;
+            unpack(mount, &dir, &name("f"), "contents").await;
             let node = NodeRef::Dir(dir);
             let time = SetTime::At(base::Time { sec: 5, nsec: 0 });
             let times = SetAttr { mtime: Some(time), ..SetAttr::default() };
@@ -39,27 +47,22 @@ fn times_and_then_owner_of_a_directory_wait_for_nothing_on_several_servers() {
         }
         let (took, held) = (began.elapsed(), mount.grants_and_recalls());
         assert!(took < Duration::from_secs(10) && held.0 > 2, "it took {took:?}; {held:?}");
-        mount.close().await.expect("nothing is left");
-        assert_eq!(mount.lost(), 0);
     });
 }
 
 #[test]
 fn mode_and_owner_of_a_directory_do_not_cost_its_delegation_on_several_servers() {
-    let clock = HandClock::at(START);
-    in_world(Setup { servers: 3, ..TWO.setup }, &clock, async |world| {
-        let mount = Delegating::new(world.client(&Token::administrator(), true).await, true);
-        let (root, _) = mount.root();
+    on_three_servers(async |world, mount, root| {
         let mut all = Vec::new();
         for round in 0..12_u32 {
-            let above = new_dir(&mount, &root, &format!("above{round}")).await;
+            let above = new_dir(mount, &root, &format!("above{round}")).await;
             for (text, mode) in [("d", 0o700), ("e", 0o711)] {
-                let dir = new_dir(&mount, &above, text).await;
-                unpack(&mount, &dir, &name("f"), "contents").await;
+                let dir = new_dir(mount, &above, text).await;
+                unpack(mount, &dir, &name("f"), "contents").await;
                 let (uid, mode) = (Some(round), Some(mode));
                 let set = SetAttr { uid, mode, ..SetAttr::default() };
                 mount.setattr(&Cred::ROOT, &NodeRef::Dir(dir), set).await.expect("it is there");
-                unpack(&mount, &dir, &name("g"), "contents").await;
+                unpack(mount, &dir, &name("g"), "contents").await;
                 all.push((dir, uid, mode));
             }
         }
@@ -72,8 +75,6 @@ fn mode_and_owner_of_a_directory_do_not_cost_its_delegation_on_several_servers()
             let seen = (Some(seen.uid), Some(seen.mode & 0o7777), seen.size);
             assert_eq!(seen, (uid, mode, 2));
         }
-        mount.close().await.expect("nothing is left");
-        assert_eq!(mount.lost(), 0);
     });
 }
 
