@@ -15,7 +15,7 @@ use crate::{
     cluster::{Visit, generation::Met},
     coordinator,
     data::{self, Task},
-    delegations::{apply, grant},
+    delegations::{self, apply, grant},
     error::{Fault, Result},
     feed,
     handoff::take,
@@ -242,7 +242,7 @@ fn in_session(
     }
     let grant_state = incoming.grant_state.get();
     let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
-    let mut txn = incoming.told_to(Txn::new(shared, group, caller, now));
+    let mut txn = of_request(Txn::new(shared, group, caller, now), incoming);
     let done = shared.space_guard.admits(request, &header.stand).map_err(Fault::from);
     let done = done.and_then(|()| if numbered { lag::wait::admits(&shared.lag) } else { Ok(()) });
     let done = done.and_then(|()| is_held(shared, session, header, request));
@@ -289,6 +289,17 @@ fn in_session(
             finish(shared, incoming, reply, Err(fault))
         }
     }
+}
+
+/// Has the operation of a request know what is known of the request.
+pub(crate) fn of_request<'a>(txn: Txn<'a>, incoming: &Incoming) -> Txn<'a> {
+    let Incoming { header, request, .. } = incoming;
+    let session = txn.caller.session.map(|session| session.id);
+    txn.asked_of(header.shard)
+        .waited(incoming.waited_since.get())
+        .brings(incoming.brought.get())
+        .keeps_held(session.filter(|_| delegations::keeps_held(request)))
+        .stands_on(header.stand.held)
 }
 
 /// Refuses a request that stands on a delegation which has ended.

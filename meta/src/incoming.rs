@@ -8,11 +8,9 @@ use wire::{Request, RequestHeader};
 
 use crate::{
     brought::Brought,
-    delegations,
     observe::{Nanos, Parked},
     quota::grant::GrantState,
     serve::connection::{Connection, Waits},
-    txn::Txn,
 };
 
 /// A request that has arrived.
@@ -53,17 +51,6 @@ impl Incoming {
         self.asked_as = Some((self.header.cred.uid, self.header.cred.gid));
         self.header.cred = ids.acting(&self.header.cred);
         ids.take_in(&mut self.request)
-    }
-
-    /// Has an operation know what is known of its request.
-    pub(crate) fn told_to<'a>(&self, txn: Txn<'a>) -> Txn<'a> {
-        let session = txn.caller.session.map(|session| session.id);
-        let keeps = session.filter(|_| delegations::keeps_held(&self.request));
-        txn.asked_of(self.header.shard)
-            .waited(self.waited_since.get())
-            .brings(self.brought.get())
-            .keeps_held(keeps)
-            .stands_on(self.header.stand.held)
     }
 
     /// Returns since when the request has waited for a transaction of others; the first call starts

@@ -154,7 +154,7 @@ impl Phase {
         };
         let grant_state = incoming.grant_state.get();
         let caller = Caller { cred: &header.cred, session: Some(session), standing, grant_state };
-        let mut txn = incoming.told_to(self.begin(caller, remote, shared, group, now));
+        let mut txn = driver::of_request(self.begin(caller, remote, shared, group, now), incoming);
         let done = ops::run(&mut txn, request);
         self.end(txn, done, Some(asked))
     }
