@@ -1,7 +1,8 @@
 //! Everything that must hold before a change is taken, cheapest first.
 //!
-//! `make test` calls this. Stops at the first step that fails; the last line is always the sum of
-//! all test results. One profile builds everything, so that nothing is compiled twice.
+//! `make test` calls this. Stops at the first step that fails; the last lines are always the failed
+//! tests and the sum of all test results. One profile builds everything, so that nothing is compiled
+//! twice.
 
 use std::{
     collections::BTreeSet,
@@ -39,6 +40,7 @@ pub(crate) fn run(root: &Path) -> ExitCode {
     if let Err(error) = &result {
         say(&format!("error: {error:#}"));
     }
+    counts.failures.iter().for_each(|line| say(line));
     say(&format!("{} passed, {} failed", counts.passed, counts.failed));
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -14,17 +14,41 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 
+/// Lines kept of what a failed test said when it panicked.
+const LINES_OF_A_PANIC: usize = 4;
+
 /// Results of test binaries, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    /// The failed tests by name, and the first lines of what each said when it panicked. Whoever
+    /// sees only the end of a long output finds here which tests failed, and why.
+    pub(crate) failures: Vec<String>,
+    /// Lines still to be kept of a panic.
+    of_panic: usize,
 }
 
 impl Counts {
+    /// Keeps a line if it names a failed test or is the beginning of what one said.
+    fn keep_failure(&mut self, line: &str) {
+        let of_test = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(name) = of_test.or_else(|| line.strip_prefix("FAILED ")) {
+            self.failures.push(format!("failed: {name}"));
+            self.of_panic = 0;
+        } else if !self.failures.is_empty() && line.contains("panicked at") {
+            self.of_panic = LINES_OF_A_PANIC;
+        }
+        if self.of_panic > 0 {
+            self.failures.push(format!("  {line}"));
+            self.of_panic -= 1;
+        }
+    }
+
     /// Adds what a line like `test result: ok. 3 passed; 0 failed; …` of cargo reports, or one like
     /// `1 failed, 3 passed in 2.10s` of pytest; other lines add nothing.
     pub(crate) fn add_line(&mut self, line: &str) {
+        self.keep_failure(line);
         let cargo = line.trim().strip_prefix("test result:");
         let pytest = || line.rsplit_once(" in ").filter(|(_, took)| took.ends_with('s'));
         let Some(results) = cargo.or_else(|| Some(pytest()?.0)) else { return };
@@ -207,7 +231,41 @@ mod tests {
         ] {
             counts.add_line(line);
         }
-        assert_eq!(counts, Counts { passed: 27, failed: 3 });
+        assert_eq!((counts.passed, counts.failed), (27, 3));
+        assert_eq!(counts.failures, [""; 0]);
+    }
+
+    #[test]
+    fn failed_tests_are_named_at_the_end_with_what_they_said() {
+        let mut counts = Counts::default();
+        for line in [
+            "test links::one ... ok",
+            "thread 'links::of_a_process' panicked at elsewhere.rs:1:1:",
+            "---- links::two stdout ----",
+            "a line that the test printed",
+            "",
+            "thread 'links::two' (17) panicked at links.rs:1:2:",
+            "assertion failed",
+            "  left: 1",
+            " right: 2",
+            "note: run with `RUST_BACKTRACE=1`",
+            "---- links::three stdout ----",
+            "thread 'links::three' (18) panicked at links.rs:3:4:",
+            "FAILED tests/test_fs.py::test_four - AssertionError: no",
+        ] {
+            counts.add_line(line);
+        }
+        let named = [
+            "failed: links::two",
+            "  thread 'links::two' (17) panicked at links.rs:1:2:",
+            "  assertion failed",
+            "    left: 1",
+            "   right: 2",
+            "failed: links::three",
+            "  thread 'links::three' (18) panicked at links.rs:3:4:",
+            "failed: tests/test_fs.py::test_four - AssertionError: no",
+        ];
+        assert_eq!(counts.failures, named);
     }
 
     #[test]
@@ -240,10 +298,10 @@ mod tests {
         };
         let mut counts = Counts::default();
         both(one, two, &mut counts).unwrap();
-        assert_eq!(counts, Counts { passed: 7, failed: 0 });
+        assert_eq!((counts.passed, counts.failed), (7, 0));
         assert!(both(one, "exit 1", &mut counts).is_err());
         assert!(both("exit 1", two, &mut counts).is_err());
-        assert_eq!(counts, Counts { passed: 14, failed: 0 });
+        assert_eq!((counts.passed, counts.failed), (14, 0));
     }
 
     #[test]
