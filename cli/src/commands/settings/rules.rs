@@ -152,18 +152,24 @@ pub(super) fn help() -> String {
             Of::Divided => "a directory, on several servers",
             Of::Hybrid => "a directory, with hybrid placement",
         };
-        text += &format!("  {key}  [{of}]\n      {range}; default: {default}\n");
-        let mut line = "     ".to_owned();
-        for word in meaning.split_whitespace() {
-            if line.len() + 1 + word.len() > WIDTH {
-                text += &format!("{line}\n");
-                line = "     ".to_owned();
-            }
-            line = format!("{line} {word}");
-        }
-        text += &format!("{line}\n");
+        text += &format!("  {key}  [{of}]\n");
+        wrap(&mut text, &format!("{range}; default: {default}"));
+        wrap(&mut text, meaning);
     }
     text + "\nNumbers may end with K, M, G or T (of 1024). `none` takes a setting away."
+}
+
+/// Adds the words to the text, in indented lines of at most [`WIDTH`].
+fn wrap(text: &mut String, words: &str) {
+    let mut line = "     ".to_owned();
+    for word in words.split_whitespace() {
+        if line.len() + 1 + word.len() > WIDTH {
+            *text += &format!("{line}\n");
+            line = "     ".to_owned();
+        }
+        line = format!("{line} {word}");
+    }
+    *text += &format!("{line}\n");
 }
 
 /// A setting that limits a user or a group: the kind, the name or number, and which limit.
