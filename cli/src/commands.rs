@@ -28,6 +28,7 @@ mod region;
 mod restore;
 mod s3;
 mod serve;
+mod server;
 mod sessions;
 mod settings;
 mod status;
@@ -82,6 +83,7 @@ pub(crate) enum Command {
     Dev(dev::Args),
     Token(token::Args),
     Keys(keys::Args),
+    Server(server::Args),
     Status(status::Args),
     Top(top::Args),
     Profile(profile::Args),
@@ -133,6 +135,7 @@ impl Command {
             Command::Dev(args) => dev::run(&args),
             Command::Token(args) => token::run(args),
             Command::Keys(args) => keys::run(args),
+            Command::Server(args) => server::run(args),
             Command::Status(args) => status::run(args),
             Command::Top(args) => top::run(args),
             Command::Profile(args) => profile::run(args),

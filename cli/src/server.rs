@@ -372,7 +372,8 @@ impl Running {
             let _ = thread.join();
         }
         self.data.remove_address();
-        let halted = self.server.halted().now_or_never().is_some();
+        let halted = self.server.halted().now_or_never();
+        let halted = halted.is_some_and(|problem| problem.then != meta::Then::BeginsAnew);
         let synced = self.server.sync();
         if halted || synced.is_err() {
             // No thread notes it any more.

@@ -1,4 +1,4 @@
-//! A server that comes back by itself after its disk was full.
+//! A server that comes back by itself: after its disk was full, and when shards have moved.
 //!
 //! `serve` calls it; `up`, whose client lives in the server's threads, ends instead. A server
 //! refuses writes before its disk is full ([`meta::Limits`]); but when others fill the disk to its
@@ -57,7 +57,13 @@ impl Serving {
         loop {
             if let Some(running) = &self.running {
                 let error = running.failed().await;
-                if !is_full(&error) {
+                if begins_anew(&error) {
+                    match self.begin_anew() {
+                        Ok(()) => continue,
+                        Err(error) if is_full(&error) => {}
+                        Err(error) => return error,
+                    }
+                } else if !is_full(&error) {
                     return error;
                 }
                 tracing::error!(error = format!("{error:#}"), "waiting for room to serve again");
@@ -69,6 +75,13 @@ impl Serving {
                 return error;
             }
         }
+    }
+
+    /// Stops the server, and starts it at once.
+    fn begin_anew(&mut self) -> anyhow::Result<()> {
+        self.running.take().map_or(Ok(()), Running::stop)?;
+        self.running = Some(server::start(DataDir::open(&self.data)?, &self.options)?);
+        Ok(())
     }
 
     /// Starts the server when there is room for it.
@@ -98,6 +111,12 @@ impl Serving {
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         self.running.map_or(Ok(()), Running::stop)
     }
+}
+
+/// Whether the server is to be opened anew, as shards have moved or servers have joined.
+fn begins_anew(error: &anyhow::Error) -> bool {
+    let problem = error.chain().find_map(|cause| cause.downcast_ref::<meta::Problem>());
+    problem.is_some_and(|problem| problem.then == meta::Then::BeginsAnew)
 }
 
 /// Whether there was only no room.

@@ -190,7 +190,8 @@ impl Core {
                     ticket = self.again(ticket);
                 }
                 Answer::Retry(Retry::Moved(map)) => {
-                    if !self.channels.learn(&map) {
+                    let learnt = self.me.upgrade().is_some_and(|core| core.learn(&map));
+                    if !learnt {
                         sleep(pauses.draw(random)).await;
                     }
                     ticket = self.again(ticket);

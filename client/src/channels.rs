@@ -1,12 +1,15 @@
 //! The channels to all servers of a cluster, and the map by which a request finds its own.
 //!
 //! `call` asks for the channel of each request; the first request to a server makes the session
-//! join there (`session`). Any server's answer may bring a newer map. How many servers there are
-//! does not change while a client lives.
+//! join there (`session`). Any server's answer may bring a newer map, by which shards are at other
+//! servers than before, or there are more servers.
 //!
 //! A file system of one server has one channel, and no map is looked at.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
 
 use base::{ClusterMap, Ino, ShardId};
 use parking_lot::RwLock;
@@ -19,8 +22,10 @@ use crate::{
 
 /// Channels to all servers, and the map that routes to them; see the top of this file.
 pub(crate) struct Channels {
-    /// In the order of the map.
-    lanes: Box<[Lane]>,
+    /// In the order of the map. There may be as many servers as shards.
+    lanes: Box<[OnceLock<Box<Lane>>]>,
+    /// Number of servers. Those before have their lanes.
+    count: AtomicUsize,
     router: RwLock<Router>,
 }
 
@@ -33,19 +38,43 @@ struct Lane {
 impl Channels {
     /// Channels to the servers of `map`, of which the session has joined none.
     pub(crate) fn new(map: &ClusterMap) -> Channels {
-        let servers = u16::try_from(map.servers.len().max(1)).expect("no more servers than shards");
-        let lane = |server| Lane { channel: Channel::new(server), kept: AtomicBool::new(false) };
+        let count = map.servers.len().max(1);
+        let room = if count > 1 { map.shards.len().max(count) } else { 1 };
         let channels = Channels {
-            lanes: (0..servers).map(lane).collect(),
+            lanes: (0..room).map(|_| OnceLock::new()).collect(),
+            count: AtomicUsize::new(0),
             router: RwLock::new(Router::new()),
         };
+        channels.grow(count);
         channels.learn(map);
         channels
     }
 
+    /// Makes room for so many servers.
+    fn grow(&self, count: usize) {
+        for (server, lane) in (0..).zip(&self.lanes).take(count) {
+            let new =
+                || Box::new(Lane { channel: Channel::new(server), kept: AtomicBool::new(false) });
+            lane.get_or_init(new);
+        }
+        self.count.fetch_max(count.min(self.lanes.len()), Ordering::AcqRel);
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().map_while(|lane| lane.get().map(Box::as_ref))
+    }
+
+    fn lane(&self, server: u16) -> Option<&Lane> {
+        self.lanes.get(usize::from(server))?.get().map(Box::as_ref)
+    }
+
+    fn known(&self, server: u16) -> &Lane {
+        self.lane(server).expect("a server of a map that was learnt")
+    }
+
     /// How many servers there are.
     pub(crate) fn count(&self) -> usize {
-        self.lanes.len()
+        self.count.load(Ordering::Acquire)
     }
 
     /// Whether there is more than one.
@@ -55,17 +84,16 @@ impl Channels {
 
     /// The channel to a server.
     pub(crate) fn at(&self, server: u16) -> &Channel {
-        &self.lanes[usize::from(server)].channel
+        &self.known(server).channel
     }
 
     /// The channel for what goes by `route`.
     pub(crate) fn of(&self, route: Route) -> &Channel {
-        if let [only] = &self.lanes[..] {
-            return &only.channel;
+        if !self.are_several() {
+            return &self.known(0).channel;
         }
-        let server = self.router.read().server(route).map_or(0, usize::from);
-        // A map with more servers than there were is of a time to come.
-        &self.lanes.get(server).unwrap_or(&self.lanes[0]).channel
+        let server = self.router.read().server(route).unwrap_or(0);
+        &self.lane(server).unwrap_or_else(|| self.known(0)).channel
     }
 
     /// The shard that a request by this route is addressed to.
@@ -81,13 +109,13 @@ impl Channels {
     /// Whether a task must be started that keeps the session at a server; asked before anything is
     /// sent there.
     pub(crate) fn must_join(&self, server: u16) -> bool {
-        let kept = &self.lanes[usize::from(server)].kept;
+        let kept = &self.known(server).kept;
         !kept.load(Ordering::Relaxed) && !kept.swap(true, Ordering::AcqRel)
     }
 
     /// Whether a session is kept at a server, and there is no connection to it just now.
     pub(crate) fn is_away(&self, server: u16) -> bool {
-        let lane = &self.lanes[usize::from(server)];
+        let lane = self.known(server);
         lane.kept.load(Ordering::Relaxed) && !lane.channel.is_up()
     }
 
@@ -104,7 +132,7 @@ impl Channels {
     pub(crate) fn learn(&self, map: &ClusterMap) -> bool {
         let mut router = self.router.write();
         let moved: Vec<&Lane> = (0..)
-            .zip(&self.lanes)
+            .zip(self.lanes())
             .filter(|(server, lane)| {
                 let now = map.servers.get(usize::from(*server)).map(String::as_str);
                 let moved = router.address(*server).is_some_and(|before| Some(before) != now);
@@ -113,20 +141,33 @@ impl Channels {
             })
             .map(|(_, lane)| lane)
             .collect();
+        if self.are_several() {
+            self.grow(map.servers.len());
+        }
         if !router.learn(map) {
             return false;
         }
         drop(router);
-        self.lanes.iter().for_each(|lane| lane.channel.learn(map));
+        self.lanes().for_each(|lane| lane.channel.learn(map));
         if self.are_several() {
             moved.iter().for_each(|lane| lane.channel.redial());
         }
         true
     }
 
+    /// Servers that have shards by `map` which another one has by the map that is known.
+    pub(crate) fn gain(&self, map: &ClusterMap) -> Vec<u16> {
+        if !self.are_several() {
+            return Vec::new();
+        }
+        let mut gain = self.router.read().gain(map);
+        gain.retain(|server| usize::from(*server) < self.lanes.len());
+        gain
+    }
+
     /// All channels at which the session was joined.
     pub(crate) fn joined(&self) -> impl Iterator<Item = &Channel> {
-        let joined = self.lanes.iter().filter(|lane| lane.kept.load(Ordering::Acquire));
+        let joined = self.lanes().filter(|lane| lane.kept.load(Ordering::Acquire));
         joined.map(|lane| &lane.channel)
     }
 
@@ -142,7 +183,7 @@ impl Channels {
 
     /// Asks all connections to end.
     pub(crate) fn close(&self) {
-        self.lanes.iter().for_each(|lane| lane.channel.close());
+        self.lanes().for_each(|lane| lane.channel.close());
     }
 
     /// Waits until every call has ended for good.
@@ -153,12 +194,12 @@ impl Channels {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let lanes = self.lanes.iter().map(|lane| lane.channel.stats());
+        let lanes = self.lanes().map(|lane| lane.channel.stats());
         lanes.fold(Stats::default(), Stats::and)
     }
 
     /// Requests that were sent for the first time, by server.
     pub(crate) fn requests(&self) -> Vec<u64> {
-        self.lanes.iter().map(|lane| lane.channel.stats().requests).collect()
+        self.lanes().map(|lane| lane.channel.stats().requests).collect()
     }
 }

@@ -114,7 +114,10 @@ impl Client {
                 }
             };
             let answer = answer.map_err(Failure::by_handle);
-            let given = answer.and_then(|done| self.core.locks.given(&asked, done.run));
+            let given = answer.and_then(|done| {
+                let has = || self.core.has(done.run.server, asked.file.0);
+                self.core.locks.given(&asked, done.run, has)
+            });
             asking.settle();
             if given? {
                 // Others may have written while they held it.

@@ -61,6 +61,19 @@ impl Router {
         newer
     }
 
+    /// Servers that have shards by a newer map which another one has by this.
+    pub(crate) fn gain(&self, map: &ClusterMap) -> Vec<u16> {
+        if map.epoch <= self.map.epoch {
+            return Vec::new();
+        }
+        let both = self.map.shards.iter().zip(&map.shards);
+        let mut gain: Vec<u16> =
+            both.filter(|(before, now)| before != now).map(|(_, now)| *now).collect();
+        gain.sort_unstable();
+        gain.dedup();
+        gain
+    }
+
     /// The place of what goes by `route`.
     pub(crate) fn place(&self, route: Route) -> Place {
         Place { shard: self.shard(route), epoch: self.map.epoch }

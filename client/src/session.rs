@@ -370,6 +370,21 @@ fn batches(mut files: Vec<(u32, ClaimedFile)>) -> Vec<(u32, Vec<ClaimedFile>)> {
     batches
 }
 
+impl Core {
+    /// Takes in a map; `false` when it was known. The session joins servers that have new shards:
+    /// they ask what it has open there.
+    pub(crate) fn learn(self: &Arc<Self>, map: &ClusterMap) -> bool {
+        let gain = self.channels.gain(map);
+        let is_news = self.channels.learn(map);
+        for server in gain.into_iter().filter(|_| is_news) {
+            if self.channels.must_join(server) {
+                self.spawn(join(Arc::clone(self), server));
+            }
+        }
+        is_news
+    }
+}
+
 /// Keeps the session at a server, where it was opened already or is to be joined, until the client
 /// is closed or refused.
 async fn keep(core: Arc<Core>, server: u16, mut opened: Option<Opened>) {
@@ -420,6 +435,7 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
         answered: channel.answered(),
     };
     let claims = |welcome: &Welcome| {
+        core.learn(&welcome.map);
         let has = |ino| core.has(server, ino);
         // The locks first: a file may be closed meanwhile, but none is locked that is not open.
         let (locks, settled) = core.locks.claims(server, welcome.incarnation, has);
@@ -467,10 +483,10 @@ fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
 }
 
 /// Asks for a newer map wherever the program said that a server is.
-async fn look_again(core: &Core) {
+async fn look_again(core: &Arc<Core>) {
     for address in &core.config.addresses {
         match map_at(&core.config, address).await {
-            Ok(map) if core.channels.learn(&map) => return,
+            Ok(map) if core.learn(&map) => return,
             Ok(_) => {}
             Err(error) => tracing::debug!(address, %error, "no map"),
         }
@@ -498,7 +514,7 @@ async fn serve(core: &Arc<Core>, server: u16, opened: Opened) -> Ended {
     let lease = Duration::from_millis(welcome.lease_ms);
     channel.extend_lease(asked, lease);
     let again = channel.incarnation() != 0;
-    core.channels.learn(&welcome.map);
+    core.learn(&welcome.map);
     let (lost, forgot) = core.adopt(server, &welcome, version, again);
     let commit_interval =
         core.channels.are_several().then(|| Duration::from_millis(welcome.commit_ms));

@@ -29,9 +29,11 @@ use crate::{
     keys::{Keys, ring::KeyRing},
     lag::Lag,
     lock::LockTable,
+    moves,
     observe::{self, Observed},
     opens::Opens,
     placing::homes::Homes,
+    problem::Then,
     quota::{self, Quotas},
     reclaim::{backlog::Backlog, marks},
     record::{Config, Record as _, SessionRecord, Settings, TrashSetting, key},
@@ -93,6 +95,7 @@ impl Server {
         bugs: Planted,
     ) -> Result<Server, OpenError> {
         upgrade::bring_up_to_date(engine.as_ref())?;
+        moves::arrival::settle(engine.as_ref())?;
         let position_at_start = engine.position();
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
@@ -204,6 +207,7 @@ impl Server {
             jobs: Default::default(),
             dumps: Default::default(),
             pauses: Default::default(),
+            moves: Default::default(),
             feed: Arc::new(feed),
             counters: Counters::default(),
             bugs,
@@ -232,7 +236,10 @@ impl Server {
     /// Returns when the server can no longer serve, with the reason.
     pub async fn halted(&self) -> Problem {
         let mut halted = self.shared.halted.subscribe();
-        match halted.wait_for(Option::is_some).await {
+        let is_final = |problem: &Option<Problem>| {
+            problem.as_ref().is_some_and(|problem| problem.then != Then::Waits)
+        };
+        match halted.wait_for(is_final).await {
             Ok(problem) => problem.clone().expect("waited for"),
             Err(_) => unreachable!("the sender lives as long as the server"),
         }

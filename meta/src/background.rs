@@ -3,7 +3,7 @@
 use futures::future::join;
 
 use crate::{
-    Core, compact, coordinator, delegations, feed, fsck, handoff, quota, reclaim, serve,
+    Core, compact, coordinator, delegations, feed, fsck, handoff, moves, quota, reclaim, serve,
     server::InoCounters, sync, transact, trash,
 };
 
@@ -26,6 +26,7 @@ impl Core {
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),
             join(feed::run::run(self.clone()), delegations::run::run(self.clone())),
+            moves::sweep(shared),
         );
     }
 }

@@ -131,6 +131,10 @@ pub enum Bug {
     OwnedSwept,
     /// Servers go on with changes while a moment of all servers is taken (`dump::pause`).
     PauseIgnored,
+    /// A server that shards leave goes on serving while they are copied (`moves`).
+    ServesWhileMoving,
+    /// A server that gets shards is not told of sessions that have something open there (`moves`).
+    SessionsStayBehind,
     /// A refusal is answered though its reads at other servers may be of different moments
     /// (`transact::run`).
     RefusedUnseen,
@@ -183,7 +187,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 75] = [
+    pub const ALL: [Bug; 77] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -240,6 +244,8 @@ impl Bug {
         Bug::NotFrozen,
         Bug::OwnedSwept,
         Bug::PauseIgnored,
+        Bug::ServesWhileMoving,
+        Bug::SessionsStayBehind,
         Bug::RefusedUnseen,
         Bug::AllowanceKept,
         Bug::BytesAllowanceKept,

@@ -137,7 +137,7 @@ impl Cluster {
         let own = Own::new(member, run, options.word, coordinator.as_ref().map(Coordinator::term));
         Cluster {
             me: member.server,
-            servers: member.servers,
+            servers: member.count(),
             run,
             opened: millis((options.awake_or_not)()),
             heard: AtomicU64::new(0),
@@ -171,6 +171,17 @@ impl Cluster {
             *known = Arc::new(map);
         }
         newer
+    }
+
+    /// Whether this server must begin anew with a map: by it the server has other shards, or there
+    /// are more servers.
+    pub(crate) fn begins_anew_with(&self, map: &ClusterMap) -> bool {
+        let known = self.map();
+        let is_first = known.servers.is_empty();
+        let is_mine = |shards: &ClusterMap, at: usize| shards.shards.get(at) == Some(&self.me);
+        let differs = |at| is_mine(&known, at) != is_mine(map, at);
+        let grows = map.servers.len() > usize::from(self.servers);
+        map.epoch > known.epoch && (grows || !is_first && (0..map.shards.len()).any(differs))
     }
 
     /// The record that outlives a restart, with the newest map.

@@ -15,7 +15,9 @@ pub(crate) mod ancestry_hints;
 pub(crate) mod generations;
 pub(crate) mod graph;
 mod leases;
-mod link;
+pub(crate) mod link;
+pub(crate) mod moves;
+
 pub(crate) mod roster;
 pub(crate) mod run;
 pub(crate) mod state;
@@ -87,6 +89,7 @@ fn here(shared: &Shared) -> Result<(&Cluster, &Coordinator)> {
 pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
     let (cluster, coordinator) = here(shared)?;
     let mut state = coordinator.state.lock();
+    let is_dealt = !state.member.map.servers.is_empty();
     let server = match state.roster.join(cluster.servers, req) {
         Place::Known(server) => server,
         Place::New(server) => {
@@ -94,16 +97,34 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
             tracing::info!(server, address = req.address, "a server has joined");
             server
         }
-        Place::Full => {
+        Place::Grows(_) if !is_dealt => {
+            state.roster.members.pop();
             return Err(Fault::Refused(format!(
-                "the cluster has all of the {} servers that it was formatted for",
+                "the {} servers that the cluster was formatted for have not all served yet",
                 cluster.servers
             )));
+        }
+        Place::Grows(server) if server >= shared.config.shards => {
+            state.roster.members.pop();
+            return Err(Fault::Refused("the cluster has a server for each of its shards".into()));
+        }
+        Place::Grows(server) if server > cluster.servers => {
+            state.roster.members.pop();
+            let before = &state.roster.members[usize::from(cluster.servers)];
+            return Err(Fault::Refused(format!(
+                "server {} at {} has joined and has not served yet: start it first",
+                cluster.servers, before.address
+            )));
+        }
+        Place::Grows(server) => {
+            state.store_for(shared)?;
+            tracing::info!(server, address = req.address, "another server has joined");
+            server
         }
     };
     drop(state);
     let config = shared.engine.get(&key::config())?.expect("no server opens without one");
-    Ok(Joined { server, config })
+    Ok(Joined { server, config, is_dealt })
 }
 
 /// Lets a process serve, or not: judges its generation, and stores the one that it is given.
@@ -220,6 +241,10 @@ pub(crate) fn heartbeat(
         return Err(Fault::Refused(format!("no server has joined as number {from}")));
     }
     let state = &mut *state;
+    if from >= cluster.servers {
+        return grow(shared, state, from, req);
+    }
+    state.void_plan_of_others((from, run));
     let admission = admit(shared, cluster, state, (from, run), req)?;
     if !matches!(admission, Admission::Admitted(_)) || !hear(shared, state, from, req)? {
         return Ok(not_admitted(state, req, admission));
@@ -239,7 +264,10 @@ pub(crate) fn heartbeat(
             state.member.map = map;
         }
         state.store_for(shared)?;
-        cluster.learn(state.member.map.clone());
+        // A map that gives this server other shards comes with its own lease.
+        if !cluster.begins_anew_with(&state.member.map) {
+            cluster.learn(state.member.map.clone());
+        }
     }
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
@@ -284,6 +312,20 @@ pub(crate) fn heartbeat(
         generations,
         since_ms,
     })
+}
+
+/// Takes in a server that has joined a complete cluster and serves now: it is in the next map, with
+/// which this server begins anew.
+fn grow(shared: &Shared, state: &mut State, from: u16, req: &Heartbeat) -> Result<Lease> {
+    if !shared.is_halted() && state.roster.heard(from, &req.address) {
+        let (servers, shards) = (from + 1, shared.config.shards);
+        let map = state.roster.deal(servers, shards, &state.member.map);
+        state.member.map = map.unwrap_or_else(|| state.member.map.clone());
+        state.member.servers = servers;
+        state.store_for(shared)?;
+        shared.halt(Problem::begins_anew("the cluster has one server more"));
+    }
+    Err(Fault::Retry(Retry::Busy))
 }
 
 /// Begins the invalidation list anew, because a server has lost something that it had answered. The

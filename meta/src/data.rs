@@ -19,6 +19,7 @@ use crate::{
     file_locks::{Told, Turn},
     fsck,
     incoming::Incoming,
+    moves,
     observe::{Note, Verdict, Waiting},
     ops::blocks::part_ticket,
     record::chunk::embedded_bytes,
@@ -61,7 +62,11 @@ pub(crate) fn task(
     // The change that lets a lock be taken at once may not be written yet.
     let after_write = matches!(
         incoming.request,
-        Request::Sync | Request::Lock(_) | Request::DumpStart | Request::DumpStep(_)
+        Request::Sync
+            | Request::Lock(_)
+            | Request::DumpStart
+            | Request::DumpStep(_)
+            | Request::Move(_)
     );
     let shared = shared.clone();
     let (connection, moving) = (incoming.connection.clone(), incoming.connection.clone());
@@ -150,6 +155,14 @@ pub(crate) fn task(
                 }
             })
         }
+        Request::Move(step) => {
+            let step = step.clone();
+            Box::pin(async move {
+                let done = moves::step(&shared, step).await;
+                answer(done.map_err(|fault| fault.answer(&shared)));
+                moves::watch(&shared).await;
+            })
+        }
         Request::DumpNext(req) => {
             let req = req.clone();
             Box::pin(async move {
@@ -226,6 +239,7 @@ fn waits(request: &Request) -> bool {
             | Request::DumpStart
             | Request::DumpNext(_)
             | Request::DumpStep(_)
+            | Request::Move(_)
             | Request::BlockPut(_)
             | Request::BlockGet(_)
             | Request::SignBlocks(_)

@@ -5,8 +5,8 @@ use std::{rc::Rc, sync::Arc};
 
 use base::{Encode as _, FsError, Seq, Time};
 use wire::{
-    Answer, AskOutcome, AskRoom, Born, CacheEvents, Challenge, HurryBirths, Noted, PeerHello,
-    Reply, ReplyHeader, Request, RequestHeader, Retry, Vote,
+    Answer, AskOutcome, AskRoom, Born, CacheEvents, Challenge, HurryBirths, Lock, LockTest, Noted,
+    PeerHello, Reply, ReplyHeader, Request, RequestHeader, Retry, Vote,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     feed,
     handoff::take,
     incoming::Incoming,
-    lag,
+    lag, moves,
     observe::Verdict,
     ops,
     quota::count::part,
@@ -116,7 +116,8 @@ pub(crate) fn execute(
         let result = ops::observe::standing(shared, ask, now).map(Reply::Standing);
         return finish(shared, incoming, reply, result);
     }
-    if shared.is_halted() || shared.may_be_replaced() {
+    let is_halted = shared.is_halted() && !moves::is_answered(shared, request);
+    if is_halted || shared.may_be_replaced() {
         connection.reply(reply, &Answer::Halted);
         return Outcome::Answered(Verdict::Halted);
     }
@@ -177,6 +178,9 @@ fn in_session(
         && let Err(error) = shared.space_guard.admits(request, &header.stand)
     {
         return finish(shared, incoming, reply, Err(error.into()));
+    }
+    if let Err(fault) = has_locks_of(shared, header, request) {
+        return finish(shared, incoming, reply, Err(fault));
     }
     if let Some(future) = data::task(shared, group, session, incoming, reply) {
         return match future {
@@ -496,6 +500,21 @@ fn between_servers(
         Request::HandoffBegin(begin) => take::begin(&mut txn, begin).map(Reply::Taken),
         Request::HandoffPut(put) => take::put(&mut txn, put).map(Reply::Taken),
         Request::LayoutLearnt(learnt) => take::learn(&mut txn, learnt).map(Reply::Layout),
+        Request::ShardPull(pull) => {
+            drop(txn);
+            let page = moves::pull(shared, pull).map(Reply::ShardPage);
+            return finish(shared, incoming, reply, page);
+        }
+        Request::ShardBlock(block) => {
+            drop(txn);
+            let (shared, connection, block) = (Arc::clone(shared), Rc::clone(connection), *block);
+            let future = Box::pin(async move {
+                let data = moves::block(&shared, &block).await.map(Reply::Data);
+                let answer = data.map_or_else(|fault| fault.answer(&shared), Answer::Done);
+                connection.reply_now(reply, &answer);
+            });
+            return Outcome::Async(Task { future, after_write: false });
+        }
         _ => Err(Fault::Refused("this server does not answer that".into())),
     };
     let done = done.and_then(|done| txn.unsettled().map(|()| done));
@@ -666,6 +685,24 @@ fn outlasts_leases(request: &Request) -> bool {
             | Request::Cluster
             | Request::Status
     )
+}
+
+/// Whether this server has the locks that a request asks for: another one has them since the shard
+/// of the file has moved there.
+fn has_locks_of(shared: &Shared, header: &RequestHeader, request: &Request) -> Result<()> {
+    let ino = match request {
+        // A lock that is given back is not claimed elsewhere.
+        Request::Lock(Lock { ino, mode: Some(_), .. })
+        | Request::LockTest(LockTest { ino, .. }) => ino,
+        _ => return Ok(()),
+    };
+    if shared.owns(ino.shard()) {
+        return Ok(());
+    }
+    let map = shared.map();
+    // Else this server has not heard of the newest map yet.
+    let is_newest = header.epoch <= map.epoch;
+    Err(Fault::Retry(if is_newest { Retry::Moved(map) } else { Retry::Busy }))
 }
 
 /// Whether this is the right server for the request, and may serve.

@@ -215,7 +215,7 @@ fn is_part(key: &[u8], left_out: &HashSet<Ino>) -> bool {
 }
 
 /// Blocks that a chunk names, each once.
-fn blocks(chunk: &[u8]) -> Vec<(BlockId, u32)> {
+pub(crate) fn blocks(chunk: &[u8]) -> Vec<(BlockId, u32)> {
     let mut found: Vec<(BlockId, u32)> = match chunk_of(chunk) {
         Ok(record) => blocks_with_bytes(&record.slices).collect(),
         Err(_) => Vec::new(),

@@ -176,10 +176,15 @@ pub fn format_joined(
     servers: u16,
 ) -> Result<(), FormatError> {
     let config = Config::from_record(&joined.config)?;
+    let servers = servers.max(joined.server + 1);
     if engine.get(&key::config())?.is_some() {
         return Err(FormatError::Exists);
     }
     let mut batch = of_server(joined.server, servers, &config);
+    if joined.is_dealt {
+        batch = Batch::default();
+        batch.put(&key::config(), &joined.config);
+    }
     let member = Member::new(joined.server, servers, member);
     batch.put(&key::member(), &member.to_record());
     engine.write(batch)?;

@@ -295,7 +295,10 @@ impl Client {
             | Request::Cluster
             | Request::Speculate(_)
             | Request::DumpNext(_)
-            | Request::DumpStep(_) => {}
+            | Request::DumpStep(_)
+            | Request::Move(_)
+            | Request::ShardPull(_)
+            | Request::ShardBlock(_) => {}
         }
     }
 

@@ -43,6 +43,7 @@ mod layouts;
 mod lock;
 mod log_limit;
 mod millis;
+mod moves;
 mod observe;
 mod opens;
 mod ops;
@@ -85,7 +86,7 @@ pub use core::Core;
 pub use format::shorten_ids;
 pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
 pub use placing::homes::HomeLimits;
-pub use problem::{OpenError, Problem};
+pub use problem::{OpenError, Problem, Then};
 pub use server::{
     Audit, Backup, Beside, Durability, Hold, Journal, Limits, MemoryBudget, Offload, Process,
     ServerOptions, Space,

@@ -245,6 +245,9 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::GiveRoom(_)
         | Request::HurryBirths(_)
         | Request::DumpNext(_)
-        | Request::DumpStep(_) => unreachable!("the driver answers these itself"),
+        | Request::DumpStep(_)
+        | Request::Move(_)
+        | Request::ShardPull(_)
+        | Request::ShardBlock(_) => unreachable!("the driver answers these itself"),
     }
 }

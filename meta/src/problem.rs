@@ -34,12 +34,35 @@ pub struct Problem {
     /// Whether the only problem is a full disk: a restarted server goes on where this one was, once
     /// there is room.
     pub full: bool,
+    /// The step that follows.
+    pub then: Then,
+}
+
+/// The step that follows when a server has stopped serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// The process ends.
+    Ends,
+    /// None yet: the server takes part in a move of shards.
+    Waits,
+    /// The server is opened anew in the same process: shards have moved, or servers have joined.
+    BeginsAnew,
 }
 
 impl Problem {
     /// A problem other than a full disk.
     pub(crate) fn because(reason: String) -> Problem {
-        Problem { reason, full: false }
+        Problem { reason, full: false, then: Then::Ends }
+    }
+
+    /// No problem: the server is to be opened anew.
+    pub(crate) fn begins_anew(reason: &str) -> Problem {
+        Problem { reason: reason.to_owned(), full: false, then: Then::BeginsAnew }
+    }
+
+    /// No problem: the server takes part in a move of shards.
+    pub(crate) fn waits(reason: &str) -> Problem {
+        Problem { reason: reason.to_owned(), full: false, then: Then::Waits }
     }
 
     /// Blocks could not be made stable.
@@ -55,11 +78,12 @@ impl Problem {
             | store::BlocksError::Config { .. }
             | store::BlocksError::Store(_) => false,
         };
-        Problem { reason: describe(error), full }
+        Problem { reason: describe(error), full, then: Then::Ends }
     }
 
     /// An engine failed.
     pub(crate) fn of(error: &store::Error) -> Problem {
-        Problem { reason: describe(error), full: matches!(error, store::Error::Full(_)) }
+        let full = matches!(error, store::Error::Full(_));
+        Problem { reason: describe(error), full, then: Then::Ends }
     }
 }

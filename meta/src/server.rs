@@ -42,10 +42,12 @@ use crate::{
     lag::Lag,
     layouts::Layouts,
     lock::LockTable,
+    moves::state::Moves,
     observe::Observed,
     opens::Opens,
     paths::Paths,
     placing::homes::Homes,
+    problem::Then,
     quota::Quotas,
     reclaim::backlog::Backlog,
     record::{Config, Record as _, key, system::StoredAnswer},
@@ -123,6 +125,7 @@ pub(crate) struct Shared {
     pub(crate) jobs: Jobs,
     pub(crate) dumps: Dumps,
     pub(crate) pauses: Pauses,
+    pub(crate) moves: Moves,
     pub(crate) feed: Arc<Feed>,
     pub(crate) counters: Counters,
     pub(crate) bugs: Planted,
@@ -136,11 +139,17 @@ pub(crate) struct Shared {
 impl Shared {
     /// Stops serving: from now on every request is answered with `Halted`.
     pub(crate) fn halt(&self, why: Problem) {
-        tracing::error!(reason = why.reason, "the server stops serving");
+        match why.then {
+            Then::Ends => tracing::error!(reason = why.reason, "the server stops serving"),
+            Then::Waits => tracing::info!(reason = why.reason, "the server holds"),
+            Then::BeginsAnew => tracing::info!(reason = why.reason, "the server begins anew"),
+        }
         self.halted.send_if_modified(|problem| {
-            let first = problem.is_none();
-            problem.get_or_insert(why);
-            first
+            let is_news = problem.as_ref().is_none_or(|known| known.then == Then::Waits);
+            if is_news {
+                *problem = Some(why);
+            }
+            is_news
         });
     }
 

@@ -89,6 +89,7 @@ impl Request {
             | Request::DumpStart
             | Request::DumpNext(_)
             | Request::DumpStep(_)
+            | Request::Move(_)
             | Request::Cluster
             | Request::Join(_) => {
                 return Kind { administrative: true, ..Kind::BARE };
@@ -107,6 +108,8 @@ impl Request {
             | Request::Decide(_)
             | Request::AskOutcome(_)
             | Request::AskOver(_)
+            | Request::ShardPull(_)
+            | Request::ShardBlock(_)
             | Request::Heartbeat(_)
             | Request::Announce(_)
             | Request::HandoffBegin(_)

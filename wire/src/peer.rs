@@ -298,6 +298,8 @@ codec! {
         pub server: u16,
         /// The record that says what the file system is, with its keys, as every server stores it.
         pub config: Bytes,
+        /// Whether all shards have a server by now, so that this one has none before some move to it.
+        pub is_dealt: bool,
     }
 }
 

@@ -8,7 +8,7 @@ use base::{
 use crate::{
     admin, data, delegation, file,
     frame::{self, FrameError},
-    handoff, keys, lock, namespace, node, observe, peer, quota, session,
+    handoff, keys, lock, moves, namespace, node, observe, peer, quota, session,
     stand::Stand,
     watch,
 };
@@ -328,6 +328,8 @@ codec! {
         DumpNext(admin::DumpNext) = 81,
         /// Take a step of a dump of all servers.
         DumpStep(admin::DumpStep) = 82,
+        /// Take a step of a move of shards.
+        Move(moves::MoveStep) = 83,
 
         /// Open a connection from one server to another. Answer: nothing.
         PeerHello(peer::PeerHello) = 90,
@@ -370,6 +372,10 @@ codec! {
         GiveRoom(quota::GiveRoom) = 108,
         /// Ask which transactions no server needs to remember.
         AskOver(peer::AskOver) = 109,
+        /// Read records of shards that leave a server.
+        ShardPull(moves::ShardPull) = 111,
+        /// Read a block that records of such shards name. Answer: the block.
+        ShardBlock(moves::ShardBlock) = 112,
     }
 }
 
@@ -433,6 +439,8 @@ codec! {
         DumpStarted(admin::DumpStarted) = 80,
         /// To `DumpNext`.
         DumpPage(admin::DumpPage) = 81,
+        /// To the `Move` that asks for a plan.
+        Plan(Vec<moves::ShardMove>) = 82,
         /// To `LockTest`: a conflicting lock, if there is one.
         Lock(Option<lock::LockFound>) = 30,
         /// To `Rename`.
@@ -499,5 +507,7 @@ codec! {
         Gave(quota::Gave) = 104,
         /// To `AskOver`.
         Over(Vec<peer::TxnId>) = 105,
+        /// To `ShardPull`.
+        ShardPage(moves::ShardPage) = 106,
     }
 }

@@ -22,9 +22,9 @@ use proptest::prelude::*;
 use self::golden::{Case, Variants, all, variants};
 use crate::{
     ANONYMOUS, Admission, AllocateMode, Answer, Change, CountWhat, DelegatedEntry, DumpStage,
-    Fingerprint, HeldReply, HeldRequest, IdMapping, IdRange, KeysChange, Mend, NodeRef, OpenState,
-    Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry, Room, Scope,
-    SeekTo, SignFor, SliceSource, Squash, Stands, Token, Vote, XattrMode, frame,
+    Fingerprint, HeldReply, HeldRequest, IdMapping, IdRange, KeysChange, Mend, MoveStage, NodeRef,
+    OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry,
+    Room, Scope, SeekTo, SignFor, SliceSource, Squash, Stands, Token, Vote, XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -69,6 +69,7 @@ variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(DumpStage { Gather, Pause, Settle, Take, Resume });
+variants!(MoveStage { Plan, Stop, Take, Commit, Over });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
@@ -153,6 +154,7 @@ variants!(Request {
     DumpStart,
     DumpNext,
     DumpStep,
+    Move,
     PeerHello,
     PeerRead,
     Prepare,
@@ -173,6 +175,8 @@ variants!(Request {
     AskRoom,
     GiveRoom,
     AskOver,
+    ShardPull,
+    ShardBlock,
 });
 variants!(Reply {
     Nothing,
@@ -220,6 +224,7 @@ variants!(Reply {
     Delegated,
     DumpStarted,
     DumpPage,
+    Plan,
     Values,
     Vote,
     Outcome,
@@ -236,6 +241,7 @@ variants!(Reply {
     Room,
     Gave,
     Over,
+    ShardPage,
 });
 variants!(Answer { Done, Failed, Retry, Halted, Refused, Noted, Granted });
 variants!(Retry {
@@ -289,6 +295,7 @@ fn parts() -> Vec<Case> {
             ],
             Case::of,
         ),
+        all(requests::moves(), Case::of),
         all(requests::mends(), Case::of),
         all(peers::counts(), Case::of),
         all(peers::rooms(), Case::of),

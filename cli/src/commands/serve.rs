@@ -517,6 +517,7 @@ impl ClusterArgs {
         };
         data::write_coordinators(data, &coordinators)?;
         joining.finish(&joined, servers)?;
+        let servers = servers.max(joined.server + 1);
         output::print(&format!("joined as server {} of {servers}", joined.server))
     }
 }

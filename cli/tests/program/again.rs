@@ -92,10 +92,11 @@ fn a_load_that_is_still_running_is_not_called_interrupted() {
 
 #[test]
 fn a_join_that_is_refused_leaves_nothing_behind() {
-    let forming = Forming::of("2");
+    let forming = Forming::with(&["--servers", "2", "--shards", "2"]);
     let second = forming.join("second");
+    forming.until_sound();
     let folder = folder();
-    let full = "all of the 2 servers";
+    let full = "a server for each of its shards";
     // A directory that was missing is missing again.
     let missing = folder.path().join("missing");
     let said = fail(1, &join(&missing, &forming.address, &forming.token));

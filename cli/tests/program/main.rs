@@ -30,6 +30,7 @@ mod locks;
 mod machines;
 mod memory;
 mod mounted;
+mod moves;
 mod nfs;
 mod observe;
 mod owners;

@@ -126,6 +126,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::DumpStart
         | Request::DumpNext(_)
         | Request::DumpStep(_)
+        | Request::Move(_)
         | Request::Join(_)
         | Request::Cluster => Verdict::Administrators,
         Request::PeerHello(_)
@@ -134,6 +135,8 @@ fn verdict(request: &Request) -> Verdict {
         | Request::Decide(_)
         | Request::AskOutcome(_)
         | Request::AskOver(_)
+        | Request::ShardPull(_)
+            | Request::ShardBlock(_)
         | Request::Heartbeat(_)
         | Request::Announce(_)
         | Request::HandoffBegin(_)
@@ -167,6 +170,8 @@ fn is_right(verdict: Verdict, answer: &Answer, read_only: bool) -> bool {
         }
         (Verdict::Unproven, Answer::Failed(Denied | NotPermitted | BadHandle | Invalid)) => true,
         (Verdict::Unproven, Answer::Refused(why)) => why.contains("token of an earlier version"),
+        // Every session is told whose the shards are.
+        (Verdict::Unproven, Answer::Retry(Retry::Moved(_))) => true,
         (Verdict::Administrators, Answer::Failed(NotPermitted)) => true,
         // A server would have to answer the challenge, and cannot.
         (Verdict::Servers, Answer::Done(Reply::Challenge(_))) => true,

@@ -343,8 +343,8 @@ impl Client {
         access.unwrap_or(Access::NONE)
     }
 
-    /// Takes in an answered open; where the server restarted meanwhile, opens again under the same
-    /// number.
+    /// Takes in an answered open; where the server restarted meanwhile, or the file is at another
+    /// one, opens again under the same number.
     pub(crate) async fn opened(
         &self,
         opening: &Opening,
@@ -357,7 +357,8 @@ impl Client {
             return Err(FsError::Stale.into());
         }
         let (handle, unknown) = self.core.files.opened(opening, file.clone(), opened, cred, run)?;
-        if unknown {
+        // Race: the file may have moved to another server, which was told before of what is open.
+        if unknown || !self.core.has(run.server, file.ino) {
             let again = Open { file, number: opening.number, access: 0 };
             let home = again.file.dir.home;
             let answered = self.core.ask(cred, home, Request::Open(again)).await;

@@ -113,13 +113,14 @@ impl Locks {
         state.number()
     }
 
-    /// A lock was given; `false` when the server has restarted since and does not know of it.
-    pub(super) fn given(&self, asked: &Asked, run: Run) -> Result<bool> {
+    /// A lock was given; `false` when the server has restarted since and does not know of it, or
+    /// does not have the file any more.
+    pub(super) fn given(&self, asked: &Asked, run: Run, has: impl Fn() -> bool) -> Result<bool> {
         let mut state = self.state.lock();
         if !state.runs.lives(run) {
             return Err(Error::SessionLost);
         }
-        if !state.runs.is_told(run) {
+        if !state.runs.is_told(run) || !has() {
             return Ok(false);
         }
         let FileLock { range, mode, pid, .. } = asked.lock;

@@ -23,10 +23,12 @@ use std::{
 use anyhow::Context as _;
 use base::Clock;
 use futures::{FutureExt as _, TryStreamExt as _, future::join_all, join};
-use meta::{Bug, ClusterOptions, Core, FormatOptions, Limits, Offload, Server, ServerOptions};
+use meta::{
+    Bug, ClusterOptions, Core, FormatOptions, Limits, Offload, Server, ServerOptions, Then,
+};
 use store::{Batch, Blocks, BlocksError, Engine as _, MemoryEngine};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::{LocalSet, spawn_local},
     time::{Instant, Sleep, sleep_until},
 };
@@ -358,13 +360,22 @@ impl Host {
         )?;
         inner.trace.note("start", &[u64::from(inner.server)]);
         let body = Rc::new(Body::default());
+        let (begin, begins_anew) = oneshot::channel();
         body.tasks.replace(Some(Box::pin(serve(
             (0..inner.plan.cores).map(|index| server.core(index)).collect(),
             inner.network.listen(inner.machine, address_of(inner.machine), &process),
+            says_to_begin_anew(server.clone(), begin),
         ))));
         spawn_local(run(Rc::clone(&body)));
+        spawn_local(begin_anew(self.clone(), Arc::clone(&process), begins_anew));
         inner.running.replace(Some(Running { process, server, body }));
         Ok(())
+    }
+
+    /// Whether this process is the server's.
+    fn is_of(&self, process: &Arc<Process>) -> bool {
+        let running = self.inner.running.borrow();
+        running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.process, process))
     }
 
     /// Truncates the log before the first record whose block a power cut has taken.
@@ -695,6 +706,28 @@ impl Body {
     }
 }
 
+/// Says when the server of a process is to be opened anew.
+async fn says_to_begin_anew(server: Server, begin: oneshot::Sender<()>) {
+    let problem = server.halted().await;
+    if problem.then == Then::BeginsAnew {
+        // At the end of a world nobody listens any more.
+        let _ = begin.send(());
+    }
+    std::future::pending().await
+}
+
+/// Starts a server again that is to be opened anew, as `pando serve` does.
+async fn begin_anew(host: Host, process: Arc<Process>, begins: oneshot::Receiver<()>) {
+    if begins.await.is_err() || !host.is_of(&process) {
+        return;
+    }
+    host.inner.trace.note("begins anew", &[u64::from(host.inner.server)]);
+    host.kill();
+    if let Err(error) = host.start() {
+        tracing::error!(error = format!("{error:#}"), "a server does not begin anew");
+    }
+}
+
 /// Runs the tasks of a process until they are swept away.
 async fn run(body: Rc<Body>) {
     poll_fn(|cx| {
@@ -709,7 +742,11 @@ async fn run(body: Rc<Body>) {
 }
 
 /// Runs a server process. Its cores take connections in turn.
-async fn serve(cores: Vec<Core>, mut connections: mpsc::UnboundedReceiver<End>) {
+async fn serve(
+    cores: Vec<Core>,
+    mut connections: mpsc::UnboundedReceiver<End>,
+    begins: impl Future<Output = ()>,
+) {
     let local = LocalSet::new();
     let accept = async {
         for core in cores.iter().cycle() {
@@ -719,5 +756,5 @@ async fn serve(cores: Vec<Core>, mut connections: mpsc::UnboundedReceiver<End>) 
         }
     };
     let run = join_all(cores.iter().map(Core::run));
-    local.run_until(async { join!(run, Box::pin(cores[0].background()), accept) }).await;
+    local.run_until(async { join!(run, Box::pin(cores[0].background()), accept, begins) }).await;
 }

@@ -22,6 +22,7 @@ mod handoff;
 mod handoffs;
 mod hybrid;
 mod model;
+mod moves;
 mod partitions;
 mod quotas;
 mod requests;

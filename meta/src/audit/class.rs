@@ -47,6 +47,7 @@ pub(super) fn of(request: &Request) -> Class {
         | Request::FsckMend(_)
         | Request::DumpStart
         | Request::DumpStep(_)
+        | Request::Move(_)
         | Request::Join(_) => Class::Administration,
         Request::Open(_) => Class::Open,
         Request::Lookup(_)
@@ -112,6 +113,8 @@ pub(super) fn of(request: &Request) -> Class {
         | Request::Count(_)
         | Request::AskRoom(_)
         | Request::GiveRoom(_)
-        | Request::AskOver(_) => Class::Silent,
+        | Request::AskOver(_)
+        | Request::ShardPull(_)
+        | Request::ShardBlock(_) => Class::Silent,
     }
 }

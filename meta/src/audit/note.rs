@@ -388,6 +388,7 @@ fn describe(text: &mut Text<'_>, request: &Request, paths: &Paths) {
             text.flag_if("discard_lost", req.discard_lost);
         }
         Request::DumpStep(req) => text.number("step", req.stage.tag().into()),
+        Request::Move(req) => text.number("step", req.stage.tag().into()),
         Request::Join(req) => text.text("joined", &req.address),
         // The others name no more than a session, or numbers of it.
         _ => {}

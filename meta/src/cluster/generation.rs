@@ -78,7 +78,7 @@ impl Own {
         };
         let own = Own {
             me: member.server,
-            known: (0..member.servers).map(|_| AtomicU64::new(0)).collect(),
+            known: (0..member.count()).map(|_| AtomicU64::new(0)).collect(),
             generation: AtomicU64::new(generation),
             given: Notify::new(),
             stored: AtomicU64::new(stored),

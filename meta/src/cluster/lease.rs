@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use base::ClusterMap;
 use store::Batch;
 use wire::{Admission, Lease};
 
-use super::Cluster;
+use super::{Cluster, member::Member};
 use crate::{
     bugs::Bug,
     keys::ring::KeyRing,
@@ -55,7 +56,11 @@ pub(crate) async fn take_lease(
         // ignore it.
         return Ok(());
     }
-    if map.is_some_and(|map| cluster.learn(map)) {
+    if let Some(map) = map.as_ref().filter(|map| cluster.begins_anew_with(map)) {
+        return Err(begin_anew(shared, cluster, map)?);
+    }
+    // The coordinator has stored its own.
+    if map.is_some_and(|map| cluster.learn(map)) && !cluster.coordinates() {
         let mut batch = Batch::default();
         batch.put(&key::member(), &cluster.to_member().to_record());
         shared.engine.write(batch).map_err(failed)?;
@@ -85,6 +90,21 @@ pub(crate) async fn take_lease(
         cluster.extend_lease(asked + Duration::from_millis(ms));
     }
     Ok(())
+}
+
+/// Stores a map by which this server has other shards, or there are more servers: the next start
+/// finds all that belongs to it.
+fn begin_anew(shared: &Shared, cluster: &Cluster, map: &ClusterMap) -> Result<Problem, Problem> {
+    // The coordinator has stored it.
+    if !cluster.coordinates() {
+        let member = Member { map: map.clone(), ..cluster.to_member() };
+        let member = Member { servers: member.count(), ..member };
+        let mut batch = Batch::default();
+        batch.put(&key::member(), &member.to_record());
+        shared.engine.write(batch).map_err(|error| Problem::of(&error))?;
+        shared.make_stable()?;
+    }
+    Ok(Problem::begins_anew("shards have moved, or a server has joined"))
 }
 
 /// Takes in what a lease says of generations: whether this process may use it.

@@ -61,6 +61,11 @@ impl Decode for LastServed {
 impl Record for Member {}
 
 impl Member {
+    /// Number of servers of the complete cluster, as far as this record says.
+    pub(crate) fn count(&self) -> u16 {
+        self.servers.max(u16::try_from(self.map.servers.len()).unwrap_or(u16::MAX))
+    }
+
     /// A server of a cluster that has not served yet.
     pub(crate) fn new(server: u16, servers: u16, member: u64) -> Member {
         Member { server, servers, member, map: no_map(), last: LastServed::default() }

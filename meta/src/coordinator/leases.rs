@@ -115,6 +115,11 @@ impl Leases {
         }
     }
 
+    /// The process of a server that was answered last.
+    pub(crate) fn run_of(&self, server: u16) -> Option<u64> {
+        self.holders.get(usize::from(server))?.answered.map(|(run, _)| run)
+    }
+
     /// When the server was last heard of, and the moment at which its lease has ended for certain.
     pub(crate) fn known(&self, server: u16) -> (Option<Instant>, Instant) {
         let holder = &self.holders[usize::from(server)];

@@ -9,10 +9,10 @@ use crate::{cluster::Cluster, log_limit::LogLimit, peer::Open, server::Shared};
 
 /// An error: there is no answer, and the request may have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lost;
+pub(crate) struct Lost;
 
 /// A connection to `server`.
-pub(super) struct Link<'a> {
+pub(crate) struct Link<'a> {
     shared: &'a Shared,
     cluster: &'a Cluster,
     server: u16,
@@ -27,14 +27,14 @@ pub(super) struct Link<'a> {
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
 impl Link<'_> {
-    pub(super) fn new<'a>(shared: &'a Shared, cluster: &'a Cluster, server: u16) -> Link<'a> {
+    pub(crate) fn new<'a>(shared: &'a Shared, cluster: &'a Cluster, server: u16) -> Link<'a> {
         let distrust = LogLimit::new(LOG_PERIOD);
         Link { shared, cluster, server, open: None, misses: 0, distrust }
     }
 
     /// Sends a request and returns its answer. A server that says nothing for half a lease counts
     /// as lost.
-    pub(super) async fn ask(&mut self, request: Request) -> Result<Reply, Lost> {
+    pub(crate) async fn ask(&mut self, request: Request) -> Result<Reply, Lost> {
         let timeout = self.cluster.options.lease / 2;
         let answer = match tokio::time::timeout(timeout, self.try_ask(&request)).await {
             Ok(Ok(answer)) => answer,

@@ -1,8 +1,8 @@
 //! The members of the cluster, and the map made of them. Pure: `coordinator` stores each decision
 //! before anybody hears of it.
 //!
-//! Always true: a member keeps its number; the map has as many servers as the cluster was formatted
-//! for, or none.
+//! Always true: a member keeps its number; the map has at least as many servers as the cluster was
+//! formatted for, or none.
 
 use base::{ClusterMap, Epoch, ShardId, codec};
 use wire::Join;
@@ -47,8 +47,8 @@ pub(crate) enum Place {
     New(u16),
     /// The server had this number before.
     Known(u16),
-    /// No number is left.
-    Full,
+    /// The server gets this number now, and the cluster has one server more than it had.
+    Grows(u16),
 }
 
 impl Roster {
@@ -67,18 +67,16 @@ impl Roster {
         Roster { members, versions_end: 1, lease_ms: 0, generations }
     }
 
-    /// Enrols a server, if the cluster of `servers` servers has a place for it.
+    /// Enrols a server in the cluster of `servers` servers, which may be complete.
     pub(crate) fn join(&mut self, servers: u16, join: &Join) -> Place {
         let known = self.members.iter().position(|other| other.member == join.member);
         if let Some(at) = known {
             return Place::Known(number(at));
         }
-        if self.members.len() >= usize::from(servers) {
-            return Place::Full;
-        }
         let address = join.address.clone();
         self.members.push(Enrolled { member: join.member, address, heard: false });
-        Place::New(number(self.members.len() - 1))
+        let number = number(self.members.len() - 1);
+        if number < servers { Place::New(number) } else { Place::Grows(number) }
     }
 
     /// Notes that a member serves at this address; returns whether that is news.
@@ -95,14 +93,15 @@ impl Roster {
     /// The map that should replace `known`; `None` when `known` is up to date, or the cluster is
     /// not complete.
     ///
-    /// The first map deals the shards out in turn; later maps only change addresses.
+    /// The first map deals the shards out in turn; this makes later maps only for other addresses,
+    /// and for servers that have joined since, which have no shards.
     pub(crate) fn deal(&self, servers: u16, shards: u16, known: &ClusterMap) -> Option<ClusterMap> {
-        let complete = self.members.len() == usize::from(servers)
-            && self.members.iter().all(|member| member.heard);
-        if !complete {
+        let heard = self.members.iter().take_while(|member| member.heard);
+        let addresses: Vec<_> = heard.map(|member| member.address.clone()).collect();
+        let complete = addresses.len() >= usize::from(servers);
+        if !complete && known.servers.is_empty() || addresses.len() < known.servers.len() {
             return None;
         }
-        let addresses: Vec<_> = self.members.iter().map(|member| member.address.clone()).collect();
         if addresses == known.servers {
             return None;
         }
@@ -160,7 +159,8 @@ mod tests {
         assert_eq!(roster.join(3, &join(9)), Place::New(2));
         assert_eq!(roster.join(3, &join(8)), Place::Known(1));
         assert_eq!(roster.join(3, &join(7)), Place::Known(0));
-        assert_eq!(roster.join(3, &join(10)), Place::Full);
+        assert_eq!(roster.join(3, &join(10)), Place::Grows(3));
+        assert_eq!(roster.join(4, &join(10)), Place::Known(3));
     }
 
     #[test]

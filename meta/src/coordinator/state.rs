@@ -15,6 +15,7 @@ use crate::{
     cluster::member::{Member, Served},
     log_limit::LogLimit,
     millis::millis,
+    moves::plan::Plan,
     problem::OpenError,
     quota::ledgers::Ledgers,
     record::{Record as _, key},
@@ -46,6 +47,10 @@ pub(super) struct State {
     pub(super) run: u64,
     /// The positions of servers that were stored last, and when.
     pub(super) positions_stored: (Vec<u64>, Instant),
+    /// Shards that are to move.
+    pub(super) plan: Option<Plan>,
+    /// The plan that was committed last in this run.
+    pub(super) committed: Option<u64>,
     /// Log lines about a key ring that is older here than elsewhere.
     pub(super) rings_behind: LogLimit,
 }
@@ -72,7 +77,7 @@ impl Coordinator {
         let until = if member.map.servers.is_empty() { now } else { now + longest + longest / 8 };
         roster.versions_end = first + VERSIONS_RESERVED;
         roster.lease_ms = millis(lease);
-        let leases = Leases::unknown(lease, alone, member.servers, until);
+        let leases = Leases::unknown(lease, alone, member.count(), until);
         let rings_behind = LogLimit::new(LOG_PERIOD);
         let mut member = member.clone();
         member.last.0 = Served {
@@ -89,6 +94,8 @@ impl Coordinator {
             waiting: Waiting::default(),
             run,
             positions_stored: (Vec::new(), now),
+            plan: None,
+            committed: None,
             rings_behind,
         };
         state.store(engine)?;
@@ -97,6 +104,12 @@ impl Coordinator {
         let (graph, ancestry_hints, ledgers) =
             (Mutex::default(), Mutex::default(), Ledgers::default());
         Ok((Coordinator { state, graph, ancestry_hints, ledgers, changed }, first))
+    }
+
+    /// The map that counts.
+    #[cfg(test)]
+    pub(super) fn map(&self) -> base::ClusterMap {
+        self.state.lock().member.map.clone()
     }
 
     /// The generation of the coordinator's server.

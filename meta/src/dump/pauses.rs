@@ -136,7 +136,7 @@ impl Pauses {
     }
 
     /// The time until which changes wait for this dump.
-    pub(super) fn held_until(&self, dump: u64) -> Result<Instant, NoPause> {
+    pub(crate) fn held_until(&self, dump: u64) -> Result<Instant, NoPause> {
         let table = self.table.lock();
         let held = table.current.as_ref().filter(|pause| pause.dump == dump && pause.holds);
         held.map(|pause| pause.until).ok_or(NoPause::Over)

@@ -67,6 +67,8 @@ pub(super) struct Sweep<'a> {
     reserved: BTreeMap<ShardId, u64>,
     /// Shards owned, on a server of a cluster.
     owned: Option<Vec<bool>>,
+    /// Whether records may be here of shards that are moving, or have moved.
+    moves: bool,
     /// Why the walk cannot go on.
     failed: Option<store::Error>,
 }
@@ -105,12 +107,14 @@ impl<'a> Sweep<'a> {
             at: RefCell::default(),
             reserved: BTreeMap::new(),
             owned,
+            moves: false,
             failed: None,
         }
     }
 
     /// Checks all records.
     pub(super) fn run(&mut self) -> store::Result<()> {
+        self.moves = self.snapshot.get(&key::elsewhere())?.is_some();
         for shard in (0..self.config.shards).map(ShardId) {
             if !self.owns(shard) {
                 continue;
@@ -173,6 +177,12 @@ impl<'a> Sweep<'a> {
     fn record(&mut self, key: &[u8], value: &[u8]) {
         let known = key::zone_among(key, self.config.shards);
         let Some((zone, shard)) = known else { return self.unknown(key) };
+        // Of shards that move or have moved: the sweep of moves removes them. Notes of blocks stay
+        // where the blocks are.
+        let is_of_move = key.starts_with(&key::elsewhere()) || key::block_noted(key).is_some();
+        if is_of_move && zone == Zone::Server || !self.owns(shard) && (self.moves || is_of_move) {
+            return;
+        }
         if !self.owns(shard) {
             let line = "a record of a shard that another server has";
             // The server of the shard has another record under the key.

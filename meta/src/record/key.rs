@@ -445,6 +445,32 @@ pub(crate) fn shard_of(key: &[u8]) -> ShardId {
     ShardId(u16::from_be_bytes(*shard))
 }
 
+/// The prefix of all keys in the second zone.
+pub(crate) fn all_work() -> Key {
+    Key::from_slice(&WORK)
+}
+
+/// The key that is there while records of shards may be here that are another server's. Keys of
+/// those that are kept aside begin with it.
+pub(crate) fn elsewhere() -> Key {
+    own(b'V')
+}
+
+/// The prefix of all keys of records that are kept aside.
+pub(crate) fn all_aside() -> Key {
+    joined([&OWN, b"V", &[1]])
+}
+
+/// The key under which a record is kept aside.
+pub(crate) fn aside(of: &[u8]) -> Key {
+    joined([&OWN, b"V", &[1], of])
+}
+
+/// The key of the record that is kept aside under this one.
+pub(crate) fn of_aside(key: &[u8]) -> &[u8] {
+    &key[4..]
+}
+
 /// The key of the settings made since the format.
 pub(crate) fn settings() -> Key {
     own(b'O')

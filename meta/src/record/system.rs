@@ -32,6 +32,11 @@ codec! {
 impl Record for Config {}
 
 impl Config {
+    /// Whether each server has blocks of its own.
+    pub(crate) fn has_local_blocks(&self) -> bool {
+        !self.blocks.contains("://")
+    }
+
     /// The places of everything.
     pub(crate) fn placement(&self) -> Placement {
         Placement { shards: self.shards, lanes: self.lanes, locality: self.locality }

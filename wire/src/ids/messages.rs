@@ -89,6 +89,9 @@ impl IdMapping {
             | Request::DumpStart
             | Request::DumpNext(_)
             | Request::DumpStep(_)
+            | Request::Move(_)
+            | Request::ShardPull(_)
+            | Request::ShardBlock(_)
             | Request::PeerHello(_)
             | Request::PeerRead(_)
             | Request::Prepare(_)
@@ -220,6 +223,8 @@ impl IdMapping {
             | Reply::Mended(_)
             | Reply::FsckQuotas(_)
             | Reply::DumpStarted(_)
+            | Reply::Plan(_)
+            | Reply::ShardPage(_)
             | Reply::DumpPage(_)
             | Reply::Lock(_)
             | Reply::Renamed(_)

@@ -1,22 +1,22 @@
 //! A value of everything that servers say to each other.
 
 use base::{
-    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, SessionId, Splits, Subsets, Time,
-    Transfer,
+    ClusterMap, DirId, Epoch, FsError, Ino, Layout, Moving, Pair, SessionId, ShardId, Splits,
+    Subsets, Time, Transfer,
 };
 use bytes::Bytes;
 
 use super::{
     replies::{map, splits},
-    values::{dir, entry, name},
+    values::{dir, entry, name, part},
 };
 use crate::{
     Admission, Allowed, Amounts, Announce, AskOutcome, AskOver, AskRoom, Birth, Born, CacheEvents,
     Challenge, ClusterStatus, ContentPatch, Count, CountNames, CountShare, CountWhat, Counted,
     Decide, Expected, Gave, GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold,
     HurryBirths, InDoubt, Join, Joined, LayoutLearnt, Lease, Life, Outcome, PeerHello, PeerRead,
-    PeerWrite, Prepare, Reply, Request, Room, Secret, ServerStatus, Speculate, Stands, Tally, Term,
-    TxnId, Vote,
+    PeerWrite, Prepare, Reply, Request, Room, Secret, ServerStatus, ShardBlock, ShardPage,
+    ShardPull, Speculate, Stands, Tally, Term, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -223,6 +223,12 @@ pub(super) fn requests() -> Vec<Request> {
         }),
         Request::GiveRoom(GiveRoom { root: Ino(70), round: 1 << 60 }),
         Request::AskOver(AskOver { txns: vec![txn(), txn()] }),
+        Request::ShardPull(ShardPull {
+            plan: 300,
+            shards: vec![ShardId(5), ShardId(300)],
+            from: Bytes::from_static(b"\0\x01Nkey"),
+        }),
+        Request::ShardBlock(ShardBlock { plan: 300, block: part().block, bytes: 70_000 }),
     ]
     .into_iter()
     .chain(
@@ -251,7 +257,7 @@ pub(super) fn replies() -> Vec<Reply> {
         Reply::Values(vec![Some(Bytes::from_static(b"record")), None]),
         Reply::Vote(Vote::Changed),
         Reply::Outcome(Outcome::Pending),
-        Reply::Joined(Joined { server: 3, config: Bytes::from_static(b"config") }),
+        Reply::Joined(Joined { server: 3, config: Bytes::from_static(b"config"), is_dealt: true }),
         Reply::Lease(Lease {
             ms: 3000,
             map: Some(map),
@@ -300,6 +306,11 @@ pub(super) fn replies() -> Vec<Reply> {
         Reply::Counted(Counted::default()),
         Reply::Gave(Gave { roots: 1 << 60, used: Amounts { bytes: -4096, entries: -1 } }),
         Reply::Over(vec![txn()]),
+        Reply::ShardPage(ShardPage {
+            records: vec![(Bytes::from_static(b"\0\x05Nkey"), Bytes::from_static(b"value"))],
+            blocks: vec![(part().block, 70_000)],
+            next: Some(Bytes::from_static(b"\0\x05Nnext")),
+        }),
     ]
     .into_iter()
     .chain(rooms().into_iter().map(Reply::Room))

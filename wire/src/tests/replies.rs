@@ -1,8 +1,8 @@
 //! A value of every reply, answer and retry, and of both forms where a field may be missing.
 
 use base::{
-    ClusterMap, Epoch, FileKind, FsError, HashKey, Ino, Layout, Locality, SessionId, Splits,
-    layout::POS_MAX,
+    ClusterMap, Epoch, FileKind, FsError, HashKey, Ino, Layout, Locality, SessionId, ShardId,
+    Splits, layout::POS_MAX,
 };
 use bytes::Bytes;
 
@@ -12,8 +12,8 @@ use crate::{
     DelegatedName, DelegatedPage, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress, Grant,
     Granted, HeldMade, HeldReply, InoRange, LayoutNews, LockFound, NodeRef, Noted, Opened,
     ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry, Searched,
-    SessionStatus, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched, Welcome,
-    Written,
+    SessionStatus, ShardMove, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched,
+    Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -29,6 +29,7 @@ pub(super) fn all() -> Vec<Reply> {
         Reply::Share(ShareStat { attr: entry().attr, layout: splits(3) }),
         dump_started(),
         dump_page(),
+        Reply::Plan(vec![ShardMove { shard: ShardId(300), from: 2, to: 3 }]),
     ];
     let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
     let done = held();

@@ -10,9 +10,10 @@ use crate::{
     Allocate, AllocateMode, Apply, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
     ClaimedLock, Create, Delegate, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Guess,
     HeldChange, HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
-    NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair, Request, ReserveInos,
-    Resume, Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr, SignBlocks, SignFor, Symlink,
-    Tmpfile, Unlink, Walk, WalkTo, Watch, Write, XattrMode,
+    MoveStage, MoveStep, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair,
+    Request, ReserveInos, Resume, Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr,
+    ShardsFrom, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, WalkTo, Watch, Write,
+    XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -274,10 +275,18 @@ fn others() -> Vec<Request> {
             end: true,
         }),
         Request::DumpStep(DumpStep { dump: 300, stage: DumpStage::Settle }),
+        Request::Move(MoveStep { plan: 300, stage: MoveStage::Commit }),
         Request::Lock(lock),
         Request::Lock(Lock { mode: None, wait: false, kind: LockKind::Whole, ..lock }),
         Request::LockTest(LockTest { ino: lock.ino, kind: lock.kind, owner: 9, range, mode }),
         Request::LockCancel(LockCancel { number: 300, settled: 7 }),
         Request::LockClaim(LockClaim { locks: vec![claimed], settled: 7 }),
     ]
+}
+
+/// Every step of a move.
+pub(super) fn moves() -> Vec<MoveStage> {
+    let from = ShardsFrom { server: 2, shards: vec![ShardId(5), ShardId(300)] };
+    let (plan, take) = (MoveStage::Plan(vec![2, 3]), MoveStage::Take(from));
+    vec![plan, MoveStage::Stop, take, MoveStage::Commit, MoveStage::Over]
 }

@@ -16,6 +16,7 @@ use wire::{Answer, PeerRead, Reply, RequestHeader, Stand};
 use super::*;
 use crate::{
     cluster::{Visit, member::Member},
+    coordinator::moves,
     driver::is_ours,
     format_joined,
     peer::Open,
@@ -527,6 +528,41 @@ fn a_clock_that_has_missed_time_ends_the_lease() {
         assert!(!cluster.has_lease());
         three.settle().await;
         assert!(three.node(1).cluster().has_lease(), "the next heartbeat brings another");
+    });
+}
+
+#[test]
+fn a_move_is_void_when_a_server_that_takes_part_has_begun_anew() {
+    in_cluster(async |three| {
+        let shared = three.node(0).shared();
+        let before = three.node(0).cluster().map().shards.clone();
+        let planned = moves::plan(shared, 7, &[1]).unwrap();
+        assert!(planned.iter().all(|it| it.from == 1) && !planned.is_empty());
+        assert!(moves::commit(shared, 8).is_err(), "another plan is none of its business");
+        let run = three.node(1).cluster().run;
+        let beat = |run| {
+            let beat = Heartbeat { address: "b:1".into(), ..beat("b:1", 0) };
+            let life = Life { generation: 1, ..life("b") };
+            heartbeat(three.node(0).shared(), (1, run), &Heartbeat { life, ..beat })
+        };
+        beat(run).unwrap();
+        // A process that begins after the copy is not overruled by the plan.
+        drop(beat(run + 1));
+        assert!(moves::commit(shared, 7).is_err());
+        assert_eq!(three.node(0).cluster().map().shards, before);
+    });
+}
+
+#[test]
+fn a_commit_that_is_asked_for_again_is_the_same() {
+    in_cluster(async |three| {
+        let shared = three.node(0).shared();
+        let planned = moves::plan(shared, 7, &[2]).unwrap();
+        moves::commit(shared, 7).unwrap();
+        moves::commit(shared, 7).unwrap();
+        let map = shared.cluster.as_ref().unwrap().coordinator.as_ref().unwrap();
+        let shards = map.map().shards;
+        assert!(planned.iter().all(|it| shards[usize::from(it.shard.0)] == it.to));
     });
 }
 

@@ -53,6 +53,8 @@ pub(super) fn work(txn: &mut Txn<'_>, shard: ShardId, key: &Key) -> Result<bool>
 pub(super) fn record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
     match (key[2], key.len()) {
         (b'A', 13) => quota(txn, key),
+        // Records of shards that move.
+        (b'V', _) => Ok(false),
         (b'F', 3) => {
             if sound::<Config>(txn, key)?.is_some() {
                 return Ok(false);

@@ -1,0 +1,76 @@
+//! Servers that join a complete cluster, and shards that move: `pando server`.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::{
+    cluster::{Forming, status},
+    harness::{fail, pando, succeed, text},
+};
+
+/// Shards of each server, by what the coordinator says.
+fn shards(forming: &Forming) -> Vec<u64> {
+    let cluster = status(&forming.address, &forming.token);
+    let of = |server: &Value| server["shards"].as_u64().unwrap();
+    cluster["servers"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// Waits until as many servers as that are in the map and have leases.
+fn until_there_are(forming: &Forming, servers: usize) {
+    for _ in 0..100 {
+        let cluster = forming.until_sound();
+        if cluster["servers"].as_array().unwrap().len() == servers {
+            return;
+        }
+    }
+    panic!("there are never {servers} servers");
+}
+
+/// Moves shards while a client makes, looks at and removes files, which sees no error.
+fn move_under_load(forming: &Forming, args: &[&str]) -> String {
+    let token = text(&forming.token);
+    let load = ["bench", "md", &forming.address, "--token", token, "--ranks", "2"];
+    let load = [&load[..], &["--files", "1500", "--iterations", "2"]].concat();
+    let load = pando(&load).stdout(Stdio::null()).spawn().unwrap();
+    let said = succeed(&[&["server"], args, &["--token", token]].concat());
+    let load = load.wait_with_output().unwrap();
+    assert!(load.status.success(), "a client sees an error");
+    said
+}
+
+#[test]
+fn a_complete_cluster_takes_in_a_server_and_another_is_drained() {
+    let forming = Forming::of("2");
+    let (address, token) = (forming.address.as_str(), text(&forming.token));
+    let second = forming.join("second");
+    forming.until_sound();
+    let third = forming.join("third");
+    assert!(third.said.starts_with("joined as server 2 of 3\n"), "{}", third.said);
+    until_there_are(&forming, 3);
+    assert_eq!(shards(&forming), [512, 512, 0]);
+    let said = succeed(&["server", "balance", address, "--dry-run", "--token", token]);
+    assert!(said.contains("would move 170 shards from server 0 to server 2"), "{said}");
+    assert_eq!(shards(&forming), [512, 512, 0]);
+
+    let said = move_under_load(&forming, &["balance", address]);
+    assert!(said.contains("moved 171 shards from server 1 to server 2"), "{said}");
+    until_there_are(&forming, 3);
+    assert_eq!(shards(&forming), [342, 341, 341]);
+    let said = succeed(&["server", "balance", address, "--token", token]);
+    assert_eq!(said.trim(), "nothing has to move");
+
+    move_under_load(&forming, &["drain", address, "1"]);
+    until_there_are(&forming, 3);
+    assert_eq!(shards(&forming), [512, 0, 512]);
+    let list = succeed(&["server", "list", address, "--token", token]);
+    assert!(list.contains("servers  3 of 3"), "{list}");
+    let said = fail(1, &["server", "drain", address, "7", "--token", token]);
+    assert!(said.contains("there is no server 7"), "{said}");
+    let said = succeed(&["fsck", address, "--token", token]);
+    assert!(said.contains("nothing is wrong"), "{said}");
+    assert_eq!(
+        (third.stop(), second.stop(), forming.coordinator.stop()),
+        (Some(0), Some(0), Some(0))
+    );
+}

@@ -1,0 +1,323 @@
+//! Shards that move between the servers of a cluster that is in use.
+//!
+//! In each world several clients make, rename and remove files, hold some open and locked, and note
+//! what was answered. Meanwhile shards move from server to server. Nobody sees an error, what was
+//! answered is there, what is open can be read although its name is gone, and locks exclude each
+//! other.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use base::{FsError, LockMode};
+use client::{Client, Error, File, MoveError, Moved, OpenOptions};
+use lab::check::planted::{self, Pin};
+use lab::sim::{
+    plan::{Aim, Plan, Weather},
+    play,
+    world::World,
+};
+use meta::Bug;
+use tokio::{
+    task::{JoinHandle, spawn_local},
+    time::Instant,
+};
+
+/// Time limit, in the time of the world. A longer wait counts as endless.
+const PATIENCE: Duration = Duration::from_secs(3000);
+/// Time after a move within which everything must go on. Locks wait for sessions that have not said
+/// what they have locked, until their leases have ended.
+const SETTLED_WITHIN: Duration = Duration::from_secs(16);
+/// Directories of each client, which are on all servers.
+const DIRS: u64 = 6;
+/// Clients.
+const CLIENTS: usize = 3;
+
+/// A world of a seed in which nothing goes wrong by itself.
+fn plan(seed: u64, servers: u16) -> Plan {
+    let drawn = Plan::draw(seed, servers);
+    Plan {
+        power_cuts: false,
+        aim: Aim::Nothing,
+        shards: 12,
+        lease: Duration::from_secs(12),
+        server_lease: Duration::from_secs(2),
+        weather: Weather { stall_one_in: 200, ..drawn.weather },
+        ..drawn
+    }
+}
+
+/// The clients at work in a world.
+struct Load {
+    world: World,
+    ends: Cell<bool>,
+    /// Steps that each client has done.
+    done: [Cell<u64>; CLIENTS],
+    /// Files that there are, with what is in them.
+    there: RefCell<BTreeMap<String, String>>,
+    /// Files that are gone.
+    gone: RefCell<BTreeSet<String>>,
+    /// The client that has the lock.
+    locked_by: Cell<Option<usize>>,
+}
+
+type Worked = JoinHandle<anyhow::Result<()>>;
+
+impl Load {
+    async fn begin(world: &World) -> anyhow::Result<(Rc<Load>, Vec<Worked>)> {
+        let load = Rc::new(Load {
+            world: world.clone(),
+            ends: Cell::new(false),
+            done: Default::default(),
+            there: RefCell::default(),
+            gone: RefCell::default(),
+            locked_by: Cell::new(None),
+        });
+        let machine = world.connect("prepares").await?;
+        machine.client.write("/locked", b"locked").await?;
+        for of in 0..CLIENTS {
+            machine.client.mkdir(format!("/{of}"), 0o755).await?;
+            for dir in 0..DIRS {
+                machine.client.mkdir(format!("/{of}/{dir}"), 0o755).await?;
+            }
+        }
+        machine.close().await?;
+        let mut works = Vec::new();
+        for of in 0..CLIENTS {
+            works.push(spawn_local(Rc::clone(&load).work(of)));
+        }
+        Ok((load, works))
+    }
+
+    async fn end(&self, works: Vec<Worked>) -> anyhow::Result<()> {
+        self.ends.set(true);
+        for work in works {
+            work.await??;
+        }
+        Ok(())
+    }
+
+    async fn work(self: Rc<Load>, of: usize) -> anyhow::Result<()> {
+        let machine = self.world.connect(&format!("works {of}")).await?;
+        let (client, random) = (&machine.client, self.world.random(&format!("works {of}")));
+        let lock = client.open_with("/locked", OpenOptions::writing()).await?;
+        let mut held: Vec<(String, File)> = Vec::new();
+        for number in 0.. {
+            if self.ends.get() {
+                break;
+            }
+            self.world.wait(random.ms(0..8)).await;
+            let dir = format!("/{of}/{}", random.below(DIRS));
+            let path = format!("{dir}/{number}");
+            self.step(client, (of, &path), &lock, &mut held)
+                .await
+                .with_context(|| format!("client {of}, {path}"))?;
+            let done = &self.done[of];
+            done.set(done.get() + 1);
+        }
+        for (text, file) in held {
+            ensure!(file.read_all().await? == text.as_bytes(), "what was open is lost: {text}");
+            file.close().await?;
+        }
+        lock.close().await?;
+        machine.close().await
+    }
+
+    async fn step(
+        &self,
+        client: &Client,
+        (of, path): (usize, &str),
+        lock: &File,
+        held: &mut Vec<(String, File)>,
+    ) -> anyhow::Result<()> {
+        let random = self.world.random(path);
+        let text = format!("in {path}");
+        match random.below(5) {
+            // A file that is made, and kept open without its name.
+            0 => {
+                let options = OpenOptions::both().create_new(0o644);
+                let file = client.open_with(path, options).await?;
+                file.write_at(0, text.as_bytes()).await?;
+                file.sync_all().await?;
+                client.unlink(path).await?;
+                held.push((text, file));
+                if held.len() > 4 {
+                    let (text, file) = held.remove(0);
+                    let read = file.read_all().await?;
+                    ensure!(read == text.as_bytes(), "what was open is lost: {text}");
+                    file.close().await?;
+                }
+            }
+            1 => {
+                lock.lock(LockMode::Exclusive).await?;
+                let before = self.locked_by.replace(Some(of));
+                ensure!(before.is_none(), "clients {before:?} and {of} have the lock");
+                self.world.wait(Duration::from_millis(2)).await;
+                self.locked_by.set(None);
+                lock.unlock().await?;
+            }
+            2 => {
+                let known =
+                    self.there.borrow().keys().find(|it| it.starts_with(&path[..3])).cloned();
+                let Some(known) = known else { return Ok(()) };
+                client.unlink(&known).await?;
+                self.there.borrow_mut().remove(&known);
+                self.gone.borrow_mut().insert(known);
+            }
+            3 => {
+                client.mkdir(path, 0o755).await?;
+                let within = format!("{path}/within");
+                client.write(&within, text.as_bytes()).await?;
+                let to =
+                    format!("/{of}/{}/moved-{of}-{}", random.below(DIRS), random.below(u64::MAX));
+                client.rename(path, &to).await?;
+                self.there.borrow_mut().insert(format!("{to}/within"), text);
+                self.gone.borrow_mut().insert(path.to_owned());
+            }
+            _ => {
+                client.write(path, text.as_bytes()).await?;
+                self.there.borrow_mut().insert(path.to_owned(), text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at everything with a client that knows nothing yet.
+    async fn look(&self) -> anyhow::Result<()> {
+        let machine = self.world.connect("looks").await?;
+        for (path, text) in self.there.take() {
+            let read = machine.client.read(&path).await.with_context(|| path.clone())?;
+            ensure!(read == text.as_bytes(), "{path} has other contents");
+        }
+        for path in self.gone.take() {
+            let there = machine.client.resolve(&path).await;
+            ensure!(matches!(there, Err(Error::Fs(FsError::NotFound))), "{path} is there");
+        }
+        machine.close().await
+    }
+}
+
+/// Moves shards away from these servers, or evenly to all, while everything goes on.
+async fn move_once(
+    (world, load): (&World, &Load),
+    client: &Client,
+    leave: &[u16],
+) -> anyhow::Result<Result<Moved, MoveError>> {
+    let moved = client.move_shards(leave).await;
+    let before = load.done.clone();
+    let until = Instant::now() + SETTLED_WITHIN;
+    let goes_on = || load.done.iter().zip(&before).all(|(now, before)| now > before);
+    while !goes_on() {
+        ensure!(Instant::now() < until, "a client does not go on after a move");
+        world.wait(Duration::from_millis(20)).await;
+    }
+    Ok(moved)
+}
+
+/// Runs a world in which shards move. Returns how many have.
+fn moves_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<usize> {
+    play::in_world(plan(seed, servers), bug, PATIENCE, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        let machine = world.connect("moves").await?;
+        let random = world.random("moves");
+        let mut moved = 0;
+        for turn in 0..3 {
+            world.wait(random.ms(20..300)).await;
+            let leave = [u16::try_from(random.below(u64::from(servers)))?];
+            let leave = if turn == 2 { &[][..] } else { &leave[..] };
+            let at = (&world, &*load);
+            let done = move_once(at, &machine.client, leave).await;
+            if works.iter().any(JoinHandle::is_finished) {
+                break;
+            }
+            // A server that is held up has the shards stay where they are.
+            moved += done?.map_or(0, |done| done.moves.len());
+        }
+        load.end(works).await?;
+        load.look().await?;
+        machine.close().await?;
+        Ok(moved)
+    })
+}
+
+/// Runs a world in which a server dies while shards move, and moves them again. Returns whether the
+/// death has ended the first move.
+fn death_of(seed: u64) -> anyhow::Result<bool> {
+    play::in_world(plan(seed, 3), None, PATIENCE, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        let machine = world.connect("moves").await?;
+        let random = world.random("dies");
+        let client = &machine.client;
+        let leave = [u16::try_from(random.below(3))?];
+        let victim = &world.hosts()[random.index(3)];
+        let dies = async {
+            world.wait(random.ms(0..60)).await;
+            victim.kill();
+            world.wait(random.ms(0..3000)).await;
+            victim.start()
+        };
+        let (first, died) = futures::join!(client.move_shards(&leave), dies);
+        died?;
+        let ended = first.is_err();
+        for leave in [&leave[..], &[]] {
+            let mut tries = 0;
+            // The servers that had stopped begin anew only after a while.
+            while let Err(error) = move_once((&world, &load), client, leave).await? {
+                tries += 1;
+                ensure!(tries < 5, "shards do not move any more: {error}");
+            }
+        }
+        load.end(works).await?;
+        load.look().await?;
+        machine.close().await?;
+        Ok(ended)
+    })
+}
+
+#[test]
+fn shards_move_while_they_are_used_and_nobody_sees_an_error() {
+    let mut moved = 0;
+    for seed in 0..18 {
+        let servers = [2, 3, 4][usize::try_from(seed % 3).unwrap()];
+        match moves_of(seed, servers, None) {
+            Ok(shards) => moved += shards,
+            Err(error) => panic!("seed {seed}, {servers} servers: {error:#}"),
+        }
+    }
+    assert!(moved > 100, "{moved} shards have moved");
+}
+
+#[test]
+fn a_server_that_dies_while_shards_move_loses_nothing() {
+    let mut ended = 0;
+    for seed in 0..24 {
+        match death_of(seed) {
+            Ok(has_ended) => ended += u64::from(has_ended),
+            Err(error) => panic!("seed {seed}: {error:#}"),
+        }
+    }
+    println!("{ended} moves were ended by a death");
+    assert!(ended > 3, "{ended} moves were ended by a death");
+}
+
+#[test]
+fn a_server_that_serves_while_its_shards_are_copied_is_found_out() {
+    let pin = Pin { seed: None, word: "", seeds: 0..40 };
+    let found = planted::find(&pin, |seed, planted| {
+        moves_of(seed, 3, planted.then_some(Bug::ServesWhileMoving)).map(drop)
+    });
+    println!("{}", found.unwrap());
+}
+
+#[test]
+fn sessions_that_stay_behind_are_found_out() {
+    let pin = Pin { seed: Some(6), word: "bad file descriptor", seeds: 0..40 };
+    let found = planted::find(&pin, |seed, planted| {
+        moves_of(seed, 3, planted.then_some(Bug::SessionsStayBehind)).map(drop)
+    });
+    println!("{}", found.unwrap());
+}

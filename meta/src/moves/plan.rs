@@ -1,0 +1,139 @@
+//! The choice of shards that move, so that every server has its share. Pure.
+//!
+//! No shard moves more than it must: a server that has too many gives up the last of them.
+
+use base::{ClusterMap, ShardId};
+use wire::ShardMove;
+
+/// Shards that are to move.
+pub(crate) struct Plan {
+    pub(crate) number: u64,
+    pub(crate) moves: Vec<ShardMove>,
+    /// The servers that take part, each with the number of its process.
+    pub(crate) runs: Vec<(u16, u64)>,
+}
+
+/// The moves after which the servers in `leave` have no shards and the others equally many, but for
+/// one. None if every server has to leave.
+pub(crate) fn plan(map: &ClusterMap, leave: &[u16]) -> Vec<ShardMove> {
+    let servers = u16::try_from(map.servers.len()).unwrap_or(u16::MAX);
+    let stay: Vec<u16> = (0..servers).filter(|server| !leave.contains(server)).collect();
+    if stay.is_empty() {
+        return Vec::new();
+    }
+    let of = |server: u16| -> Vec<ShardId> {
+        let owners = (0..).map(ShardId).zip(&map.shards);
+        owners.filter(|(_, owner)| **owner == server).map(|(shard, _)| shard).collect()
+    };
+    let mut has: Vec<(u16, usize)> =
+        stay.iter().map(|server| (*server, of(*server).len())).collect();
+    // Servers that have most keep one more than the others, so that fewer move.
+    has.sort_by_key(|(server, count)| (std::cmp::Reverse(*count), *server));
+    let (share, more) = (map.shards.len() / stay.len(), map.shards.len() % stay.len());
+    let mut spare: Vec<(ShardId, u16)> = Vec::new();
+    for server in (0..servers).filter(|server| leave.contains(server)) {
+        spare.extend(of(server).into_iter().map(|shard| (shard, server)));
+    }
+    let mut lacks: Vec<(u16, usize)> = Vec::new();
+    for (at, (server, count)) in has.into_iter().enumerate() {
+        let due = share + usize::from(at < more);
+        let shards = of(server);
+        spare.extend(shards.iter().skip(due).map(|shard| (*shard, server)));
+        if count < due {
+            lacks.push((server, due - count));
+        }
+    }
+    spare.sort_unstable();
+    let mut moves = Vec::with_capacity(spare.len());
+    // In turn, so that neighbours, which have the partitions of a directory, are not together.
+    let mut spare = spare.into_iter();
+    while !lacks.is_empty() {
+        for (to, count) in &mut lacks {
+            let Some((shard, from)) = spare.next() else { return moves };
+            moves.push(ShardMove { shard, from, to: *to });
+            *count -= 1;
+        }
+        lacks.retain(|(_, count)| *count > 0);
+    }
+    moves
+}
+
+/// The map after these moves; `None` if a shard is no longer where it moves from.
+pub(crate) fn moved(map: &ClusterMap, moves: &[ShardMove]) -> Option<ClusterMap> {
+    let mut next = map.clone();
+    next.epoch.0 += 1;
+    for ShardMove { shard, from, to } in moves {
+        let owner = next.shards.get_mut(usize::from(shard.0)).filter(|owner| **owner == *from)?;
+        *owner = *to;
+    }
+    Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Epoch;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(servers: u16, shards: &[u16]) -> ClusterMap {
+        let servers = (0..servers).map(|server| format!("s{server}:1")).collect();
+        ClusterMap { epoch: Epoch(7), servers, shards: shards.to_vec() }
+    }
+
+    fn counts(map: &ClusterMap) -> Vec<usize> {
+        let of = |server: usize| map.shards.iter().filter(|it| usize::from(**it) == server).count();
+        (0..map.servers.len()).map(of).collect()
+    }
+
+    #[test]
+    fn a_new_server_gets_its_share_and_nothing_else_moves() {
+        let dealt: Vec<u16> = (0..1024).map(|shard| shard % 4).collect();
+        let before = map(5, &dealt);
+        let moves = plan(&before, &[]);
+        assert_eq!(moves.len(), 204);
+        assert!(moves.iter().all(|it| it.to == 4));
+        let after = moved(&before, &moves).unwrap();
+        assert_eq!((after.epoch, counts(&after)), (Epoch(8), vec![205, 205, 205, 205, 204]));
+        assert_eq!(plan(&after, &[]), []);
+        assert_eq!(moved(&after, &moves), None, "they have moved");
+    }
+
+    #[test]
+    fn the_last_servers_take_what_the_others_leave() {
+        let before = map(3, &[0, 1, 2, 0, 1, 2]);
+        let after = moved(&before, &plan(&before, &[0, 2])).unwrap();
+        assert_eq!(after.shards, [1; 6]);
+        assert_eq!(plan(&before, &[0, 1, 2]), []);
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_evens_out_and_moves_no_more_than_it_must(
+            (servers, shards, leave) in (1u16..9).prop_flat_map(|servers| {
+                let shards = prop::collection::vec(0..servers, 1..100);
+                (Just(servers), shards, prop::collection::vec(0..servers, 0..4))
+            })
+        ) {
+            let before = map(servers, &shards);
+            let moves = plan(&before, &leave);
+            let after = moved(&before, &moves).unwrap();
+            let has = counts(&after);
+            let stay: Vec<u16> = (0..servers).filter(|server| !leave.contains(server)).collect();
+            prop_assume!(!stay.is_empty());
+            for server in 0..servers {
+                let has = has[usize::from(server)];
+                if leave.contains(&server) {
+                    prop_assert_eq!(has, 0);
+                } else {
+                    let share = shards.len() / stay.len();
+                    prop_assert!((share..=share + 1).contains(&has));
+                }
+            }
+            let (were, are) = (counts(&before), counts(&after));
+            let needed: usize = were.iter().zip(&are).map(|(were, are)| were.saturating_sub(*are)).sum();
+            prop_assert_eq!(moves.len(), needed);
+            prop_assert_eq!(plan(&after, &leave), []);
+        }
+    }
+}

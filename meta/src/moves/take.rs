@@ -1,0 +1,104 @@
+//! How a server gets shards: it pulls their records, and keeps those of background work aside until
+//! it begins anew as their owner.
+
+use base::ShardId;
+use bytes::Bytes;
+use store::Batch;
+use wire::{Reply, Request, Retry, ShardBlock, ShardPage, ShardPull, ShardsFrom};
+
+use super::arrival;
+use crate::{
+    bugs::{Bug, Planted},
+    coordinator::link::Link,
+    error::{Fault, Result},
+    problem::Problem,
+    record::key::{self, Zone},
+    server::Shared,
+    space_guard::Level,
+};
+
+/// Pulls shards from a server that has stopped, and returns the number of records, which are on
+/// stable storage. One pull goes on at a time. Nothing is left of one that fails: whoever leads the
+/// move commits nothing then.
+pub(crate) async fn alone(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
+    let Some(_taking) = shared.moves.takes() else { return Err(Fault::Retry(Retry::Busy)) };
+    let taken = run(shared, plan, from).await;
+    if taken.is_err() {
+        arrival::sweep(shared).await?;
+    }
+    taken
+}
+
+async fn run(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
+    let Some(cluster) = &shared.cluster else { return Err(unexpected()) };
+    if !cluster.has_lease() {
+        return Err(Fault::Retry(Retry::Busy));
+    }
+    if from.server == cluster.me || from.shards.iter().any(|shard| cluster.owns(*shard)) {
+        return Err(Fault::Refused("the server has that shard".into()));
+    }
+    let failed = |error: store::Error| Fault::Halt(Problem::of(&error));
+    let mut note = Batch::default();
+    note.put(&key::elsewhere(), &[]);
+    shared.put(note).map_err(failed)?;
+    // Another attempt may have left some.
+    arrival::clear(shared, &|shard| from.shards.binary_search(&shard).is_ok()).await?;
+    let mut link = Link::new(shared, cluster, from.server);
+    let (mut next, mut records) = (Some(Bytes::new()), 0);
+    while let Some(from_key) = next {
+        let pull = ShardPull { plan, shards: from.shards.clone(), from: from_key };
+        let Ok(Reply::ShardPage(page)) = link.ask(Request::ShardPull(pull)).await else {
+            return Err(lost(from.server));
+        };
+        shared.space_guard.has(Level::Low)?;
+        records += page.records.len() as u64;
+        // The names first: a block that nothing names may be taken for garbage.
+        shared.put(arrived(&page, &from.shards, shared.bugs)?).map_err(failed)?;
+        for (block, bytes) in &page.blocks {
+            let ask = Request::ShardBlock(ShardBlock { plan, block: *block, bytes: *bytes });
+            let Ok(Reply::Data(data)) = link.ask(ask).await else {
+                return Err(lost(from.server));
+            };
+            shared.blocks.restore(*block, data).await.map_err(|error| {
+                tracing::error!(%block, %error, "a block that moves cannot be stored");
+                Fault::from(base::FsError::Io)
+            })?;
+        }
+        next = page.next;
+    }
+    shared.make_stable().map_err(Fault::Halt)?;
+    tracing::info!(server = from.server, shards = from.shards.len(), records, "shards have come");
+    Ok(records)
+}
+
+/// A page as it is stored here.
+fn arrived(page: &ShardPage, shards: &[ShardId], bugs: Planted) -> Result<Batch> {
+    let mut batch = Batch::default();
+    for (at, value) in &page.records {
+        match key::zone(at) {
+            Some((Zone::Users, shard)) if shards.binary_search(&shard).is_ok() => {
+                batch.put(at, value);
+            }
+            Some((Zone::Work, shard)) if shards.binary_search(&shard).is_ok() => {
+                batch.put(&key::aside(at), value);
+            }
+            // A session that may have something open there comes here from now on.
+            Some((Zone::Server, _)) => {
+                key::parse_session(at).ok_or_else(unexpected)?;
+                if !bugs.has(Bug::SessionsStayBehind) {
+                    batch.put(&key::aside(at), value);
+                }
+            }
+            _ => return Err(unexpected()),
+        }
+    }
+    Ok(batch)
+}
+
+fn lost(server: u16) -> Fault {
+    Fault::Refused(format!("server {server}, which shards move from, does not answer"))
+}
+
+fn unexpected() -> Fault {
+    Fault::Refused("not what a move expects".into())
+}
