@@ -37,8 +37,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// Each server is a process with its data in DIR/server-I and its log in DIR/server-I.log; with
 /// --servers 1 there is no coordinator. DIR/admin.token is the administrator's token. A missing or
-/// empty DIR is formatted. A DIR with a cluster is served again, by the same number of servers. Any
-/// other DIR is refused. The command prints addresses, status pages and process ids: kill a server
+/// empty DIR is formatted. A DIR with a cluster is served again, by as many servers or
+/// more, where those that are new have no shards yet (`pando server balance`). Any other DIR is
+/// refused. The command prints addresses, status pages and process ids: kill a server
 /// to see how the cluster copes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
