@@ -65,6 +65,20 @@ id! {
     /// A version of the cluster map.
     Epoch(u64)
 }
+
+impl Epoch {
+    /// Number of moves of shards up to this map.
+    #[must_use]
+    pub fn moves(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// The epoch of the map that the next move of shards makes. Other maps count on by one.
+    #[must_use]
+    pub fn after_move(self) -> Epoch {
+        Epoch((self.moves() + 1) << 32)
+    }
+}
 id! {
     /// A client's session with the file system.
     SessionId(u64)

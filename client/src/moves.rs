@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
 use base::ShardId;
 use futures::future::{Either, join_all, select, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
-use wire::{DumpStage, DumpStep, MoveStage, MoveStep, Reply, Request, ShardMove, ShardsFrom};
+use wire::{
+    DumpStage, DumpStep, MoveStage, MoveStep, Reply, Request, ShardMove, ShardsFrom, moves::NO_PLAN,
+};
 
 use crate::{
     Client, Error,
@@ -59,8 +61,7 @@ impl Client {
     /// When the coordinator refuses, as where a server is away; `NotPermitted` when the token does
     /// not administer.
     pub async fn plan_moves(&self, leave: &[u16]) -> Result<Vec<ShardMove>, MoveError> {
-        let number = self.core.config.random.next();
-        self.ask_plan(number, leave).await
+        self.ask_plan(NO_PLAN, leave).await
     }
 
     async fn ask_plan(&self, plan: u64, leave: &[u16]) -> Result<Vec<ShardMove>, MoveError> {
@@ -76,7 +77,7 @@ impl Client {
     /// # Errors
     /// See [`MoveError`]. The shards are where they were then.
     pub async fn move_shards(&self, leave: &[u16]) -> Result<Moved, MoveError> {
-        let number = self.core.config.random.next();
+        let number = self.core.config.random.next() | 1;
         // All servers are asked, so the session is joined before any waits.
         self.dump_step(number, DumpStage::Gather).await?;
         let moved = self.lead(number, leave).await;

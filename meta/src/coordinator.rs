@@ -250,6 +250,15 @@ pub(crate) fn heartbeat(
         return Ok(not_admitted(state, req, admission));
     }
     let is_outdated = req.epoch > state.member.map.epoch && !state.member.map.servers.is_empty();
+    if is_outdated && req.epoch.moves() != state.member.map.epoch.moves() {
+        // Only maps of after the move say whose the shards are.
+        let reason = format!(
+            "server {from} knows of a move of shards after this copy of the coordinator's directory \
+             was made: it cannot be brought back"
+        );
+        shared.halt(Problem::because(reason.clone()));
+        return Err(Fault::Refused(reason));
+    }
     if is_outdated {
         // The server had its map from a coordinator that this directory, an older copy, knows
         // nothing of. This map is the one that counts now.

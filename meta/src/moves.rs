@@ -38,6 +38,8 @@ use crate::{
 
 /// Time after which a server that has stopped begins anew when nobody tells it to any more.
 const STOPPED_MAX: Duration = Duration::from_secs(10);
+/// Pause between two looks whether there is a lease.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Whether a server that has stopped for a move answers a request all the same.
 pub(crate) fn is_answered(shared: &Shared, request: &Request) -> bool {
@@ -62,7 +64,7 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
     match stage {
         MoveStage::Plan(leave) => coordinator::moves::plan(shared, plan, &leave).map(Reply::Plan),
         MoveStage::Stop => stop(shared, plan).await.map(|()| Reply::Nothing),
-        MoveStage::Take(from) => take::alone(shared, plan, &from).await.map(Reply::Job),
+        MoveStage::Take(from) => take::once(shared, plan, &from).await.map(Reply::Job),
         MoveStage::Commit => coordinator::moves::commit(shared, plan).map(|()| Reply::Nothing),
         MoveStage::Over => {
             if shared.moves.is_stopped_for(plan) {
@@ -75,8 +77,10 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
 
 /// Executes nothing more: what is stored is what the servers that get shards pull.
 async fn stop(shared: &Shared, plan: u64) -> Result<()> {
-    if shared.moves.is_led(plan) {
-        return Ok(());
+    match shared.moves.is_led(plan) {
+        Some(true) => return Ok(()),
+        Some(false) => return Err(Fault::Retry(Retry::Busy)),
+        None => {}
     }
     if !shared.cluster.as_ref().is_some_and(crate::cluster::Cluster::has_lease) {
         return Err(Fault::Retry(Retry::Busy));
@@ -88,6 +92,7 @@ async fn stop(shared: &Shared, plan: u64) -> Result<()> {
     shared.moves.stops(plan);
     if shared.bugs.has(Bug::ServesWhileMoving) {
         shared.pauses.end(plan);
+        shared.moves.has_stopped();
         return Ok(());
     }
     shared.halt(Problem::waits("shards of this server move"));
@@ -95,6 +100,7 @@ async fn stop(shared: &Shared, plan: u64) -> Result<()> {
     shared.make_stable().map_err(Fault::Halt)?;
     // All changes have waited until the server had stopped.
     shared.pauses.held_until(plan)?;
+    shared.moves.has_stopped();
     Ok(())
 }
 
@@ -111,12 +117,19 @@ pub(crate) async fn watch(shared: &Shared) {
     }
 }
 
+/// Returns when this server knows whose its shards are: at once, unless some may have moved since it
+/// heard of the coordinator. Work in the background on a shard that is another server's could remove
+/// blocks that are in use there.
+pub(crate) async fn until_owner(shared: &Shared) {
+    let Some(cluster) = &shared.cluster else { return };
+    while matches!(shared.engine.get(&key::elsewhere()), Ok(Some(_))) && !cluster.has_lease() {
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
 /// Removes records of shards that are other servers', once the coordinator has said whose they are.
 pub(crate) async fn sweep(shared: &Shared) {
-    let Some(cluster) = &shared.cluster else { return };
-    while !cluster.has_lease() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_owner(shared).await;
     match arrival::sweep(shared).await {
         Ok(()) => shared.moves.is_swept(),
         Err(fault) => {

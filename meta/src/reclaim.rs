@@ -23,7 +23,7 @@ use crate::{
     bugs::Bug,
     deferred_truncations::cut,
     error::{Result, describe},
-    lock,
+    lock, moves,
     record::{
         ChunkRecord, Key, Reclaim, ReclaimKind, Record as _, Slot, inode::blocks_of, key, key::Part,
     },
@@ -35,6 +35,7 @@ use notes::{CHUNKS_A_STEP, Garbage, HeldFor};
 /// Reclaims for as long as the server runs.
 pub(crate) async fn run(core: Core) {
     let shared = &core.inner.shared;
+    moves::until_owner(shared).await;
     let mut seen = None;
     // Blocks to delete may be left from before a crash.
     delete_garbage(&core, &mut seen).await;

@@ -145,7 +145,10 @@ impl Shared {
             Then::BeginsAnew => tracing::info!(reason = why.reason, "the server begins anew"),
         }
         self.halted.send_if_modified(|problem| {
-            let is_news = problem.as_ref().is_none_or(|known| known.then == Then::Waits);
+            let is_news = problem.as_ref().is_none_or(|known| {
+                known.then == Then::Waits
+                    || known.then == Then::BeginsAnew && why.then == Then::Ends
+            });
             if is_news {
                 *problem = Some(why);
             }

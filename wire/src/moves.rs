@@ -8,6 +8,9 @@
 use base::{BlockId, ShardId, codec};
 use bytes::Bytes;
 
+/// Number of a plan that is only shown, and not kept.
+pub const NO_PLAN: u64 = 0;
+
 codec! {
     /// A step of a move.
     #[derive(Debug, Clone, PartialEq, Eq)]

@@ -66,6 +66,14 @@ fn imbalance(servers: &[Server]) -> Option<f64> {
     (total > 0).then(|| most as f64 * servers.len() as f64 / total as f64)
 }
 
+/// The epoch of a map, for people.
+fn map_of(epoch: u64) -> String {
+    match base::Epoch(epoch).moves() {
+        0 => epoch.to_string(),
+        moves => format!("{} after move {moves}", epoch & u64::from(u32::MAX)),
+    }
+}
+
 impl Cluster {
     /// Problems of the cluster, a line each.
     pub(super) fn problems(&self) -> &[String] {
@@ -98,7 +106,8 @@ impl Cluster {
         text += &indent(&output::table(&heads, &rows));
         text += &format!(
             "  map {}, directory renames under way {}\n",
-            self.epoch, self.directory_renames
+            map_of(self.epoch),
+            self.directory_renames
         );
         for problem in &self.problems {
             text += &format!("  PROBLEM: {problem}\n");

@@ -37,6 +37,9 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
     if let Some(server) = leave.iter().find(|server| !known(server)) {
         return Err(Fault::Refused(format!("there is no server {server}")));
     }
+    if (0..).zip(&map.servers).all(|(server, _)| leave.contains(&server)) {
+        return Err(Fault::Refused("no server would be left that has the shards".into()));
+    }
     let moves = plan::plan(&map, leave);
     // A server both gives and gets only where somebody has moved shards by hand.
     let gives = |server: u16| moves.iter().any(|it| it.from == server);
@@ -56,6 +59,9 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
             Some(run) => runs.push((server, run)),
             None => return Err(Fault::Refused(format!("server {server} is away"))),
         }
+    }
+    if number == wire::moves::NO_PLAN {
+        return Ok(moves);
     }
     state.plan = (!moves.is_empty()).then(|| Plan { number, moves: moves.clone(), runs });
     Ok(moves)

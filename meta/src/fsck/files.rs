@@ -191,10 +191,9 @@ impl<'a> Sweep<'a> {
         if self.in_blocks.contains(ino) {
             return;
         }
-        if self
-            .get::<Reclaim>(&key::reclaim(ino), || format!("the note to reclaim inode {ino}"))
-            .is_none()
-        {
+        // The file of a shard that moves is another server's.
+        let note = || format!("the note to reclaim inode {ino}");
+        if self.owns(ino.shard()) && self.get::<Reclaim>(&key::reclaim(ino), note).is_none() {
             let line = format!("chunk {chunk} of inode {ino} belongs to no file");
             self.find_to_fix(line, Fix::Stray(ino, self.inos.contains(ino)));
         }

@@ -233,7 +233,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Whether this server has a shard.
-    fn owns(&self, shard: ShardId) -> bool {
+    pub(super) fn owns(&self, shard: ShardId) -> bool {
         let has = |owned: &Vec<bool>| owned.get(usize::from(shard.0)) == Some(&true);
         shard == ShardId::SERVER || self.owned.as_ref().is_none_or(has)
     }

@@ -10,10 +10,22 @@ use tokio::time::Instant;
 pub(crate) struct Moves {
     /// The plan for which this server has stopped, and when it was last told to.
     stopped: Mutex<Option<(u64, Instant)>>,
+    /// Whether all is stable that the server executed before it stopped.
+    is_still: AtomicBool,
+    /// The pulls of this run that have ended.
+    ended: Mutex<Vec<Ended>>,
     /// Whether this server pulls shards just now.
     takes: AtomicBool,
     /// Whether no record is here of a shard that is another server's.
     swept: AtomicBool,
+}
+
+/// A pull of shards that has ended.
+struct Ended {
+    plan: u64,
+    from: u16,
+    /// Number of records; `None` if it has failed.
+    records: Option<u64>,
 }
 
 /// A pull of shards; it has ended when this is dropped.
@@ -41,11 +53,34 @@ impl Moves {
         *self.stopped.lock() = Some((plan, Instant::now()));
     }
 
-    /// Whether the server has stopped for this plan already; it is led still then.
-    pub(super) fn is_led(&self, plan: u64) -> bool {
+    /// Whether the server stops for this plan already, and is led still; if so, whether it has
+    /// stopped.
+    pub(super) fn is_led(&self, plan: u64) -> Option<bool> {
         let mut stopped = self.stopped.lock();
-        let known = stopped.as_mut().filter(|(known, _)| *known == plan);
-        known.map(|(_, told)| *told = Instant::now()).is_some()
+        let (_, told) = stopped.as_mut().filter(|(known, _)| *known == plan)?;
+        *told = Instant::now();
+        Some(self.is_still.load(Ordering::Acquire))
+    }
+
+    /// The server has stopped.
+    pub(super) fn has_stopped(&self) {
+        self.is_still.store(true, Ordering::Release);
+    }
+
+    /// How a pull for a plan has ended that is asked for once more, or that comes after another one
+    /// for this plan which has failed.
+    pub(super) fn ended(&self, plan: u64, from: u16) -> Option<Result<u64, ()>> {
+        let ended = self.ended.lock();
+        let of_plan = || ended.iter().filter(|it| it.plan == plan);
+        if of_plan().any(|it| it.records.is_none()) {
+            return Some(Err(()));
+        }
+        of_plan().find(|it| it.from == from).and_then(|it| it.records).map(Ok)
+    }
+
+    /// A pull has ended.
+    pub(super) fn ends(&self, plan: u64, from: u16, records: Option<u64>) {
+        self.ended.lock().push(Ended { plan, from, records });
     }
 
     /// When the server was last told to stop, if it has.
@@ -81,7 +116,22 @@ mod tests {
         assert!(moves.takes().is_some());
         assert!(!moves.is_stopped() && moves.told().is_none());
         moves.stops(7);
-        assert!(moves.is_stopped_for(7) && moves.is_led(7));
-        assert!(!moves.is_stopped_for(8) && !moves.is_led(8));
+        assert_eq!((moves.is_stopped_for(7), moves.is_led(7)), (true, Some(false)));
+        assert_eq!((moves.is_stopped_for(8), moves.is_led(8)), (false, None));
+        moves.has_stopped();
+        assert_eq!(moves.is_led(7), Some(true));
+    }
+
+    #[test]
+    fn a_pull_is_done_once_and_none_after_one_that_has_failed() {
+        let moves = Moves::default();
+        assert_eq!(moves.ended(7, 1), None);
+        moves.ends(7, 1, Some(5));
+        assert_eq!(
+            (moves.ended(7, 1), moves.ended(7, 2), moves.ended(8, 1)),
+            (Some(Ok(5)), None, None)
+        );
+        moves.ends(7, 2, None);
+        assert_eq!((moves.ended(7, 1), moves.ended(7, 3)), (Some(Err(())), Some(Err(()))));
     }
 }

@@ -18,21 +18,24 @@ use crate::{
 };
 
 /// Pulls shards from a server that has stopped, and returns the number of records, which are on
-/// stable storage. One pull goes on at a time. Nothing is left of one that fails: whoever leads the
-/// move commits nothing then.
-pub(crate) async fn alone(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
+/// stable storage. One pull goes on at a time. An echo is answered as the first time: after the
+/// commit the shards are this server's. After one that has failed, none of the plan succeeds.
+pub(crate) async fn once(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
     let Some(_taking) = shared.moves.takes() else { return Err(Fault::Retry(Retry::Busy)) };
-    let taken = run(shared, plan, from).await;
-    if taken.is_err() {
-        arrival::sweep(shared).await?;
+    match shared.moves.ended(plan, from.server) {
+        Some(Ok(records)) => return Ok(records),
+        Some(Err(())) => return Err(Fault::Refused("a copy of this move has failed".into())),
+        None => {}
     }
+    let taken = run(shared, plan, from).await;
+    shared.moves.ends(plan, from.server, taken.as_ref().ok().copied());
     taken
 }
 
 async fn run(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
     let Some(cluster) = &shared.cluster else { return Err(unexpected()) };
     if !cluster.has_lease() {
-        return Err(Fault::Retry(Retry::Busy));
+        return Err(Fault::Refused("the server has no lease".into()));
     }
     if from.server == cluster.me || from.shards.iter().any(|shard| cluster.owns(*shard)) {
         return Err(Fault::Refused("the server has that shard".into()));
@@ -41,15 +44,18 @@ async fn run(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
     let mut note = Batch::default();
     note.put(&key::elsewhere(), &[]);
     shared.put(note).map_err(failed)?;
-    // Another attempt may have left some.
-    arrival::clear(shared, &|shard| from.shards.binary_search(&shard).is_ok()).await?;
     let mut link = Link::new(shared, cluster, from.server);
-    let (mut next, mut records) = (Some(Bytes::new()), 0);
+    let (mut next, mut records, mut is_clear) = (Some(Bytes::new()), 0, false);
     while let Some(from_key) = next {
         let pull = ShardPull { plan, shards: from.shards.clone(), from: from_key };
         let Ok(Reply::ShardPage(page)) = link.ask(Request::ShardPull(pull)).await else {
             return Err(lost(from.server));
         };
+        if !std::mem::replace(&mut is_clear, true) {
+            // Another attempt may have left some. The other server has stopped for this plan, so
+            // nothing is committed yet.
+            arrival::clear(shared, &|shard| from.shards.binary_search(&shard).is_ok()).await?;
+        }
         shared.space_guard.has(Level::Low)?;
         records += page.records.len() as u64;
         // The names first: a block that nothing names may be taken for garbage.

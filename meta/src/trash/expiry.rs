@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Core, Problem,
     error::{Fault, Result, describe},
-    lock,
+    lock, moves,
     record::{EntryRecord, Key, Lived, Record as _, key},
     server::Shared,
     space_guard::Level,
@@ -54,6 +54,7 @@ struct Progress {
 
 /// Empties the trash for as long as the server runs.
 pub(crate) async fn run(core: Core) {
+    moves::until_owner(&core.inner.shared).await;
     let mut looked = Instant::now();
     loop {
         tokio::time::sleep(INTERVAL).await;
