@@ -1,6 +1,6 @@
 //! The list of everything that a server does beside its requests.
 
-use futures::future::join;
+use futures::future::{join, join3};
 
 use crate::{
     Core, compact, coordinator, delegations, feed, fsck, handoff, moves, quota, reclaim, serve,
@@ -25,8 +25,11 @@ impl Core {
             transact::recover::run(self.clone()),
             handoff::finish::run(self.clone()),
             coordinator::run::run(self.clone()),
-            join(feed::run::run(self.clone()), delegations::run::run(self.clone())),
-            moves::sweep(shared),
+            join3(
+                feed::run::run(self.clone()),
+                delegations::run::run(self.clone()),
+                moves::sweep(shared),
+            ),
         );
     }
 }

@@ -27,7 +27,7 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// Number of blocks that are remembered as asked for in vain.
 const MISSED_MAX: usize = 256;
-/// A block that one session has asked for in vain this often is lost.
+/// A block that one session has asked for in vain this often is lost, and has a name.
 const MISSED_TIMES: u32 = 4;
 /// Number of bytes of a cause that are kept.
 const CAUSE_BYTES_MAX: usize = 400;
@@ -116,56 +116,74 @@ impl BlockStore {
         }
     }
 
-    /// Notes that a session did not find a block. Once is usual: the block was replaced since the
-    /// session was told of it, and the session asks for a few ranges at a time. Before it goes on
-    /// it asks again where the contents are. So a session that misses the same block again and
-    /// again was told of it by records that name a lost block.
-    fn missed(&self, session: &Session, block: BlockId) {
+    /// Notes that a session did not find a block, or found it damaged. Once is usual: the block was
+    /// replaced since the session was told of it, or a power cut has taken it with the records that
+    /// named it; and the session asks for a few ranges at a time. Before it goes on it asks again
+    /// where the contents are. So a session that misses the same block again and again was told of
+    /// it by records that name a lost block. Returns whether this is such a block, with `alarm`
+    /// called when that is known first.
+    fn missed(&self, session: &Session, block: BlockId, alarm: impl FnOnce()) -> bool {
         let mut missed = self.missed.lock();
         let of = (session.id.0, block);
         if let Some(found) = missed.iter_mut().find(|missed| missed.of == of) {
             found.times = found.times.saturating_add(1);
             if found.times == MISSED_TIMES {
-                let client = &session.client;
-                tracing::error!(
-                    %block,
-                    client,
-                    "a block is missing, and contents are lost with it; `pando fsck` says of which files"
-                );
+                alarm();
             }
-            return;
+            return found.times >= MISSED_TIMES;
         }
         if missed.len() == MISSED_MAX {
             missed.pop_front();
         }
         missed.push_back(Missed { of, times: 1 });
+        false
     }
 }
 
 impl BlockStore {
-    /// Notes the result of a session's put or get.
+    /// Notes the result of a session's put or get. Returns whether the session should ask again
+    /// where the contents are, as the block may have no name any more.
     pub(crate) fn note<T>(
         &self,
         counters: &Counters,
         session: &Session,
         (action, block): (&'static str, BlockId),
         result: &Result<T, BlocksError>,
-    ) {
+    ) -> bool {
         let error = match result {
-            Ok(_) if action == "put" => return self.works(),
-            Ok(_) => return,
+            Ok(_) => {
+                if action == "put" {
+                    self.works();
+                }
+                return false;
+            }
             Err(error) => error,
         };
+        let client = &session.client;
         match error {
             BlocksError::Exists { .. } | BlocksError::Bounds { .. } => {}
             BlocksError::Missing { .. } => {
                 Counters::add(&counters.blocks_missed);
-                self.missed(session, block);
+                self.missed(session, block, || {
+                    tracing::error!(
+                        %block,
+                        client,
+                        "a block is missing, and contents are lost with it; `pando fsck` says of \
+                         which files"
+                    );
+                });
+                return true;
             }
             BlocksError::Corrupt { .. } => {
                 Counters::add(&counters.block_failures);
-                let client = &session.client;
-                tracing::error!(%block, client, "a block is damaged; `pando fsck` says of which file");
+                let named = self.missed(session, block, || {
+                    tracing::error!(
+                        %block,
+                        client,
+                        "a block is damaged; `pando fsck` says of which file"
+                    );
+                });
+                return !named;
             }
             BlocksError::Full(_)
             | BlocksError::Refused(_)
@@ -176,11 +194,11 @@ impl BlockStore {
                 let cause = describe(error);
                 let due = if action == "put" { self.fails(&cause) } else { self.is_doubtful() };
                 if due {
-                    let client = &session.client;
                     tracing::error!(%block, client, error = cause, "cannot {action} a block");
                 }
             }
         }
+        false
     }
 
     /// Tries the store when it is in doubt, until it works.

@@ -195,9 +195,14 @@ pub(crate) fn task(
                 let range = get.part.offset..get.part.offset.saturating_add(get.len);
                 let block = get.part.block;
                 let result = shared.blocks.get(block, get.part.block_bytes, range).await;
-                shared.block_store.note(&shared.counters, &session, ("get", block), &result);
+                let of = ("get", block);
+                let asks_again = shared.block_store.note(&shared.counters, &session, of, &result);
                 moving.end_block(bytes);
-                answer(result.map(Reply::Data).map_err(|error| refuse(&error)));
+                answer(result.map(Reply::Data).map_err(|error| {
+                    // The block was replaced while the client read it, or was lost with the
+                    // records that named it: the client asks where the contents are now.
+                    if asks_again { Answer::Retry(Retry::StaleDir) } else { refuse(&error) }
+                }));
             })
         }
         Request::SignBlocks(sign) => {
@@ -424,14 +429,12 @@ async fn addresses(
 
 fn refuse(error: &BlocksError) -> Answer {
     match error {
-        // The block was replaced while the client read it: the client asks where the contents are
-        // now.
-        BlocksError::Missing { .. } => Answer::Retry(Retry::StaleDir),
         BlocksError::Full(_) => Answer::Failed(FsError::NoSpace),
         BlocksError::Bounds { .. } => Answer::Failed(FsError::Invalid),
         // The stored block stays as it is: a file may name it already.
         BlocksError::Exists { .. } => Answer::Failed(FsError::Exists),
-        BlocksError::Corrupt { .. }
+        BlocksError::Missing { .. }
+        | BlocksError::Corrupt { .. }
         | BlocksError::Refused(_)
         | BlocksError::Config { .. }
         | BlocksError::Store(_)

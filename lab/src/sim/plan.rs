@@ -45,6 +45,8 @@ pub struct Plan {
     pub fine_clock: bool,
     /// Whether most directories are divided into partitions; only with several servers.
     pub divides: bool,
+    /// Whether shards may move: a server that asks for it is opened anew.
+    pub moves: bool,
     /// How connections behave.
     pub weather: Weather,
     /// Upper bound, in milliseconds, of the time of a blocking call such as a sync; 0: no time.
@@ -243,6 +245,7 @@ impl Plan {
                 dirs: hybrid.pick(&[2, 5, 512]),
                 entries: hybrid.pick(&[6, 30, 1000]),
             },
+            moves: false,
             divides: servers > 1 && several.one_in(2),
             fine_clock: !random.one_in(3),
             weather: Weather {

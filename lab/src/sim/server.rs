@@ -360,14 +360,21 @@ impl Host {
         )?;
         inner.trace.note("start", &[u64::from(inner.server)]);
         let body = Rc::new(Body::default());
-        let (begin, begins_anew) = oneshot::channel();
-        body.tasks.replace(Some(Box::pin(serve(
+        let serving = serve(
             (0..inner.plan.cores).map(|index| server.core(index)).collect(),
             inner.network.listen(inner.machine, address_of(inner.machine), &process),
-            says_to_begin_anew(server.clone(), begin),
-        ))));
+        );
+        if inner.plan.moves {
+            let (begin, begins_anew) = oneshot::channel();
+            let says = says_to_begin_anew(server.clone(), begin);
+            body.tasks.replace(Some(Box::pin(async {
+                join!(serving, says);
+            })));
+            spawn_local(begin_anew(self.clone(), Arc::clone(&process), begins_anew));
+        } else {
+            body.tasks.replace(Some(Box::pin(serving)));
+        }
         spawn_local(run(Rc::clone(&body)));
-        spawn_local(begin_anew(self.clone(), Arc::clone(&process), begins_anew));
         inner.running.replace(Some(Running { process, server, body }));
         Ok(())
     }
@@ -742,11 +749,7 @@ async fn run(body: Rc<Body>) {
 }
 
 /// Runs a server process. Its cores take connections in turn.
-async fn serve(
-    cores: Vec<Core>,
-    mut connections: mpsc::UnboundedReceiver<End>,
-    begins: impl Future<Output = ()>,
-) {
+async fn serve(cores: Vec<Core>, mut connections: mpsc::UnboundedReceiver<End>) {
     let local = LocalSet::new();
     let accept = async {
         for core in cores.iter().cycle() {
@@ -756,5 +759,5 @@ async fn serve(
         }
     };
     let run = join_all(cores.iter().map(Core::run));
-    local.run_until(async { join!(run, Box::pin(cores[0].background()), accept, begins) }).await;
+    local.run_until(async { join!(run, Box::pin(cores[0].background()), accept) }).await;
 }

@@ -41,6 +41,7 @@ const CLIENTS: usize = 3;
 fn plan(seed: u64, servers: u16) -> Plan {
     let drawn = Plan::draw(seed, servers);
     Plan {
+        moves: true,
         power_cuts: false,
         aim: Aim::Nothing,
         shards: 12,
