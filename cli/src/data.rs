@@ -27,6 +27,7 @@
 //! which names it ([`Making`]), and the same command begins anew.
 
 mod backup;
+mod founding;
 mod journal;
 mod kept;
 

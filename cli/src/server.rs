@@ -567,7 +567,7 @@ fn cluster(
         (None, Role::Coordinator { .. }) => {
             return Err(usage(format!(
                 "{dir} holds a file system of one server, which has no coordinator: \
-                 `pando format --servers N` makes one of several"
+                 `pando serve --coordinator` makes it one of several"
             )));
         }
         (None, Role::Member { .. }) => {

@@ -39,7 +39,7 @@ impl Channels {
     /// Channels to the servers of `map`, of which the session has joined none.
     pub(crate) fn new(map: &ClusterMap) -> Channels {
         let count = map.servers.len().max(1);
-        let room = if count > 1 { map.shards.len().max(count) } else { 1 };
+        let room = map.shards.len().max(count);
         let channels = Channels {
             lanes: (0..room).map(|_| OnceLock::new()).collect(),
             count: AtomicUsize::new(0),
@@ -77,9 +77,9 @@ impl Channels {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Whether there is more than one.
+    /// Whether there is more than one. Servers may join one that was alone.
     pub(crate) fn are_several(&self) -> bool {
-        self.lanes.len() > 1
+        self.count() > 1
     }
 
     /// The channel to a server.
@@ -141,9 +141,7 @@ impl Channels {
             })
             .map(|(_, lane)| lane)
             .collect();
-        if self.are_several() {
-            self.grow(map.servers.len());
-        }
+        self.grow(map.servers.len());
         if !router.learn(map) {
             return false;
         }
@@ -157,9 +155,6 @@ impl Channels {
 
     /// Servers that have shards by `map` which another one has by the map that is known.
     pub(crate) fn gain(&self, map: &ClusterMap) -> Vec<u16> {
-        if !self.are_several() {
-            return Vec::new();
-        }
         let mut gain = self.router.read().gain(map);
         gain.retain(|server| usize::from(*server) < self.lanes.len());
         gain

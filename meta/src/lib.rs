@@ -84,7 +84,7 @@ pub use cluster::{ClusterOptions, Place, Word};
 pub use core::Core;
 #[cfg(feature = "bugs")]
 pub use format::shorten_ids;
-pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
+pub use format::{Belonging, FormatError, FormatOptions, format, format_joined, found_cluster};
 pub use placing::homes::HomeLimits;
 pub use problem::{OpenError, Problem, Then};
 pub use server::{

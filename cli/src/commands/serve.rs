@@ -19,7 +19,7 @@ use crate::{
     audit::AuditArgs,
     certificates,
     connect::{self, Credentials, Servers, TlsArgs},
-    data::{self, Joining, Kept, KeptAddress, KeptBackup},
+    data::{self, DataDir, Joining, Kept, KeptAddress, KeptBackup},
     failure::usage,
     memory::{self, MemoryOption},
     notify, output,
@@ -65,7 +65,8 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 struct ClusterArgs {
     /// Be the coordinator: the data directory is the one that `pando format --servers N` made. The
-    /// directory says the same, so the option may be left out.
+    /// directory says the same, so the option may be left out. A file system of one server becomes
+    /// the first server of a cluster, to which others come with --join; it stays that.
     #[arg(long, conflicts_with_all = ["join", "token_file"])]
     coordinator: bool,
     /// Join the cluster whose coordinator is there; of several addresses, at one of them. A server
@@ -485,6 +486,15 @@ impl ClusterArgs {
         }
     }
 
+    /// Makes a file system of one server one that others can join, when it is to be a coordinator.
+    fn found(&self, data: &Path, options: &Options, kept: &Kept) -> anyhow::Result<()> {
+        if !self.coordinator || !data::is_formatted(data) || data::server_of(data).is_some() {
+            return Ok(());
+        }
+        server::try_listen(options)?;
+        DataDir::found_cluster(data, kept)
+    }
+
     /// Makes the data directory of a server that has not joined yet.
     async fn join(&self, data: &Path, options: &Options) -> anyhow::Result<()> {
         let Some(Servers(coordinators)) = self.join.clone().filter(|_| !data::is_formatted(data))
@@ -562,6 +572,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.alone = args.cluster.alone;
         options.peer_rtt = args.cluster.rtt;
         options.word = args.cluster.word(&args.data)?;
+        args.cluster.found(&args.data, &options, &kept)?;
         tokio::select! {
             joined = args.cluster.join(&args.data, &options) => joined?,
             () = stop.asked() => bail!("interrupted"),

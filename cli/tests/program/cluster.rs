@@ -61,6 +61,15 @@ impl Forming {
         Forming { coordinator, address, token, folder: folder(), data }
     }
 
+    /// A file system of one server, which is served there anew as a coordinator.
+    pub(crate) fn founded(data: Data, address: &str) -> Forming {
+        let lease = ["--coordinator", "--cluster-lease", "500ms"];
+        let listen = ["--http", "off", "--listen", address];
+        let coordinator = data.serve(&[&lease[..], &listen].concat());
+        let (address, token) = (coordinator.address().to_owned(), data.admin_token());
+        Forming { coordinator, address, token, folder: folder(), data }
+    }
+
     pub(crate) fn data_of(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -354,7 +363,11 @@ fn directories_of_a_cluster_are_not_served_as_something_else() {
         said.contains("which does not join: serve it with `pando serve --coordinator`"),
         "{said}"
     );
-    assert!(serve(&alone, &["--coordinator"]).contains("one server"));
+    let backups = format!("file://{}", text(&data.folder.path().join("backups")));
+    let path = alone.path();
+    let args = ["serve", "--data", text(&path), "--coordinator", "--backup", &backups];
+    let said = fail(1, &[&args[..], &FREE].concat());
+    assert!(said.contains("end that with `--backup off`"), "{said}");
     assert!(serve(&alone, &["--join", "127.0.0.1:1"]).contains("of its own"));
     let mountpoint = data.folder.path().join("mnt");
     let said = fail(2, &["up", "--data", text(&data.path()), "--mount", text(&mountpoint)]);

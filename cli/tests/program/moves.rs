@@ -1,12 +1,15 @@
 //! Servers that join a complete cluster, and shards that move: `pando server`.
 
-use std::process::Stdio;
+use std::{
+    path::Path,
+    process::{Child, Stdio},
+};
 
 use serde_json::Value;
 
 use crate::{
-    cluster::{Forming, status},
-    harness::{fail, pando, succeed, text},
+    cluster::{Forming, status, until_sound},
+    harness::{Data, fail, pando, succeed, text},
 };
 
 /// Shards of each server, by what the coordinator says.
@@ -27,15 +30,23 @@ fn until_there_are(forming: &Forming, servers: usize) {
     panic!("there are never {servers} servers");
 }
 
-/// Moves shards while a client makes, looks at and removes files, which sees no error.
-fn move_under_load(forming: &Forming, args: &[&str]) -> String {
-    let token = text(&forming.token);
-    let load = ["bench", "md", &forming.address, "--token", token, "--ranks", "2"];
+/// Starts a client that makes, looks at and removes files.
+fn load(address: &str, token: &Path) -> Child {
+    let load = ["bench", "md", address, "--token", text(token), "--ranks", "2"];
     let load = [&load[..], &["--files", "1500", "--iterations", "2"]].concat();
-    let load = pando(&load).stdout(Stdio::null()).spawn().unwrap();
-    let said = succeed(&[&["server"], args, &["--token", token]].concat());
+    pando(&load).stdout(Stdio::null()).spawn().unwrap()
+}
+
+fn ends_well(load: Child) {
     let load = load.wait_with_output().unwrap();
     assert!(load.status.success(), "a client sees an error");
+}
+
+/// Moves shards while a client makes, looks at and removes files, which sees no error.
+fn move_under_load(forming: &Forming, args: &[&str]) -> String {
+    let load = load(&forming.address, &forming.token);
+    let said = succeed(&[&["server"], args, &["--token", text(&forming.token)]].concat());
+    ends_well(load);
     said
 }
 
@@ -73,4 +84,30 @@ fn a_complete_cluster_takes_in_a_server_and_another_is_drained() {
         (third.stop(), second.stop(), forming.coordinator.stop()),
         (Some(0), Some(0), Some(0))
     );
+}
+
+#[test]
+fn a_file_system_of_one_server_becomes_one_of_several_while_it_is_used() {
+    let data = Data::formatted();
+    let alone = data.serve(&["--http", "off"]);
+    let (address, token) = (alone.address().to_owned(), data.admin_token());
+    let load = load(&address, &token);
+    assert_eq!(alone.stop(), Some(0));
+    let forming = Forming::founded(data, &address);
+    let second = forming.join("second");
+    assert!(second.said.starts_with("joined as server 1 of 2\n"), "{}", second.said);
+    until_there_are(&forming, 2);
+    assert_eq!(shards(&forming), [1024, 0]);
+    let said = succeed(&["server", "balance", &address, "--token", text(&token)]);
+    assert!(said.contains("moved 512 shards from server 0 to server 1"), "{said}");
+    until_there_are(&forming, 2);
+    assert_eq!(shards(&forming), [512, 512]);
+    ends_well(load);
+    let said = succeed(&["fsck", &address, "--token", text(&token)]);
+    assert!(said.contains("nothing is wrong"), "{said}");
+    // The directory says from now on what it is.
+    assert_eq!(forming.coordinator.stop(), Some(0));
+    let again = forming.data.serve(&["--http", "off"]);
+    until_sound(again.address(), &token);
+    assert_eq!((again.stop(), second.stop()), (Some(0), Some(0)));
 }

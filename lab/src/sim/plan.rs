@@ -45,6 +45,9 @@ pub struct Plan {
     pub fine_clock: bool,
     /// Whether most directories are divided into partitions; only with several servers.
     pub divides: bool,
+    /// Number of servers that the file system is formatted for, if fewer than `servers`: the others
+    /// join later ([`super::world::World::grow`]). With one, that is made a coordinator then.
+    pub begins_with: Option<u16>,
     /// Whether shards may move: a server that asks for it is opened anew.
     pub moves: bool,
     /// How connections behave.
@@ -245,6 +248,7 @@ impl Plan {
                 dirs: hybrid.pick(&[2, 5, 512]),
                 entries: hybrid.pick(&[6, 30, 1000]),
             },
+            begins_with: None,
             moves: false,
             divides: servers > 1 && several.one_in(2),
             fine_clock: !random.one_in(3),

@@ -140,7 +140,7 @@ impl Host {
                 name: "world".to_owned(),
                 shards: plan.shards,
                 lanes: base::limits::LANES_MAX,
-                servers: plan.servers,
+                servers: plan.begins_with.unwrap_or(plan.servers),
                 locality: plan.locality,
                 inline_bytes_max: plan.inline_bytes_max,
                 blocks: "memory:".to_owned(),
@@ -331,7 +331,16 @@ impl Host {
     /// When it was formatted before.
     pub fn format_joined(&self, joined: &Joined, member: u64) -> anyhow::Result<()> {
         let Inner { engine, plan, .. } = &*self.inner;
-        Ok(meta::format_joined(engine.as_ref(), joined, member, plan.servers)?)
+        let servers = plan.begins_with.unwrap_or(plan.servers);
+        Ok(meta::format_joined(engine.as_ref(), joined, member, servers)?)
+    }
+
+    /// Makes the only server of a file system a coordinator, from its next start on.
+    ///
+    /// # Errors
+    /// When its store fails.
+    pub fn found_cluster(&self) -> anyhow::Result<()> {
+        Ok(meta::found_cluster(self.inner.engine.as_ref(), &self.inner.random)?)
     }
 
     /// Starts the server, if it does not run and is not kept away.

@@ -200,20 +200,41 @@ impl World {
     /// # Errors
     /// When a server is refused.
     pub async fn form(&self) -> anyhow::Result<()> {
-        let servers = 0..self.plan().servers;
-        if servers.len() == 1 {
+        let servers = self.plan().begins_with.unwrap_or(self.plan().servers);
+        if servers == 1 {
             return Ok(());
         }
         let client = Client::connect_incomplete(self.config("joins", false).0).await?;
-        for (server, host) in servers.zip(self.hosts()).skip(1) {
-            let member = u64::from(server) << 32;
-            let join = Join { address: address_of(server), member };
-            host.format_joined(&client.join(join).await?, member)?;
-            host.start()?;
+        for server in 1..servers {
+            self.join(&client, server).await?;
         }
         client.close().await?;
         // The cluster serves clients only once all servers have joined.
         self.connect("formed").await?.close().await
+    }
+
+    async fn join(&self, client: &Client, server: u16) -> anyhow::Result<()> {
+        let host = &self.hosts()[usize::from(server)];
+        let member = u64::from(server) << 32;
+        let join = Join { address: address_of(server), member };
+        host.format_joined(&client.join(join).await?, member)?;
+        host.start()
+    }
+
+    /// Lets a server join a complete cluster, or a file system of one server.
+    ///
+    /// # Errors
+    /// When the server is refused.
+    pub async fn grow(&self, server: u16) -> anyhow::Result<()> {
+        if server == 1 {
+            let first = &self.hosts()[0];
+            first.kill();
+            first.found_cluster()?;
+            first.start()?;
+        }
+        let machine = self.connect("joins").await?;
+        self.join(&machine.client, server).await?;
+        machine.close().await
     }
 
     /// Connects a client on a machine of its own. Its session is on stable storage when this

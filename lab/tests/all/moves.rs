@@ -245,6 +245,41 @@ fn moves_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<usize> 
     })
 }
 
+/// Runs a world that begins with so many servers, to which others come; each gets shards. Returns
+/// how many have moved.
+fn growth_of(seed: u64, begins: u16, servers: u16, bug: Option<Bug>) -> anyhow::Result<usize> {
+    let plan = Plan { begins_with: Some(begins), ..plan(seed, servers) };
+    play::in_world(plan, bug, PATIENCE, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        let random = world.random("grows");
+        let mut moved = 0;
+        for server in begins..servers {
+            world.wait(random.ms(20..300)).await;
+            world.grow(server).await.context("a server does not join")?;
+            let machine = world.connect("moves").await?;
+            let until = Instant::now() + SETTLED_WITHIN;
+            let shards = loop {
+                let done = move_once((&world, &load), &machine.client, &[]).await?;
+                if works.iter().any(JoinHandle::is_finished) {
+                    break 0;
+                }
+                match done.map(|done| done.moves.len()) {
+                    // The server has not served yet, or one was held up.
+                    Ok(0) | Err(_) if Instant::now() < until => {
+                        world.wait(Duration::from_millis(100)).await;
+                    }
+                    done => break done?,
+                }
+            };
+            moved += shards;
+            machine.close().await?;
+        }
+        load.end(works).await?;
+        load.look().await?;
+        Ok(moved)
+    })
+}
+
 /// Runs a world in which a server dies while shards move, and moves them again. Returns whether the
 /// death has ended the first move.
 fn death_of(seed: u64) -> anyhow::Result<bool> {
@@ -290,6 +325,21 @@ fn shards_move_while_they_are_used_and_nobody_sees_an_error() {
         }
     }
     assert!(moved > 100, "{moved} shards have moved");
+}
+
+#[test]
+fn servers_that_join_get_shards_also_beside_one_that_was_alone() {
+    let mut moved = [0; 2];
+    for seed in 0..16 {
+        let begins = u16::try_from(seed % 2 + 1).unwrap();
+        match growth_of(seed, begins, 3, None) {
+            Ok(shards) => moved[usize::from(begins) - 1] += shards,
+            Err(error) => panic!("seed {seed}, {begins} servers at first: {error:#}"),
+        }
+    }
+    println!("{moved:?} shards have moved");
+    // Of 12 shards 6 and then 4 go to others, or the last 4 alone.
+    assert_eq!(moved, [8 * 10, 8 * 4], "shards have moved");
 }
 
 #[test]

@@ -29,8 +29,12 @@ fn with_all(test: impl AsyncFn(&World, &Machine)) {
 }
 
 fn with_trash(locality: Locality, test: impl AsyncFn(&World, &Machine)) {
+    with_trash_in(plan_of(locality), test);
+}
+
+fn plan_of(locality: Locality) -> Plan {
     let long = Duration::from_secs(1000);
-    let plan = Plan {
+    Plan {
         shards: SHARDS,
         locality,
         access_cache: true,
@@ -39,7 +43,10 @@ fn with_trash(locality: Locality, test: impl AsyncFn(&World, &Machine)) {
         server_lease: Duration::from_secs(9),
         split_threshold: u64::MAX,
         ..Plan::draw(1, SERVERS)
-    };
+    }
+}
+
+fn with_trash_in(plan: Plan, test: impl AsyncFn(&World, &Machine)) {
     test_in(plan, async |world| {
         let maker = world.connect("maker").await.unwrap();
         keep(world, &maker.client, "1").await;
@@ -385,6 +392,57 @@ fn it_is_emptied_by_each_server_when_its_days_are_over() {
         }
         let blocks: u64 = world.hosts().iter().map(|host| host.counter("blocks_deleted")).sum();
         assert!(blocks >= 12, "{blocks}");
+    });
+}
+
+#[test]
+fn what_a_server_that_was_drained_has_in_it_goes_when_its_days_are_over() {
+    let plan = Plan { moves: true, ..plan_of(Locality::Directory) };
+    with_trash_in(plan, async |world, maker| {
+        let client = &maker.client;
+        make_tree(client).await;
+        remove(client, "/tree").await;
+        let before = names(client, "/.trash").await;
+        let of_first = trash(client).await;
+        let moved = client.move_shards(&[1]).await.unwrap();
+        assert!(!moved.moves.is_empty());
+        world.wait(HOUR).await;
+        assert_eq!((names(client, "/.trash").await, trash(client).await), (before, of_first));
+        keep(world, client, "0").await;
+        world.wait(HOUR / 10).await;
+        assert_eq!(paths(client).await, [""; 0]);
+        for server in names(client, "/.trash").await {
+            assert_eq!(names(client, &format!("/.trash/{server}")).await, [""; 0]);
+        }
+    });
+}
+
+#[test]
+fn what_was_in_it_while_a_server_was_alone_goes_when_its_days_are_over() {
+    let plan =
+        Plan { moves: true, begins_with: Some(1), servers: 2, ..plan_of(Locality::Directory) };
+    with_trash_in(plan, async |world, maker| {
+        let client = &maker.client;
+        client.mkdir("/tree", 0o755).await.unwrap();
+        for number in 0..40 {
+            client.write(format!("/tree/{number}"), b"x").await.unwrap();
+        }
+        remove(client, "/tree").await;
+        let hours = names(client, "/.trash").await;
+        assert_eq!(hours.len(), 1);
+        assert!(!names(client, &format!("/.trash/{}", hours[0])).await.is_empty());
+        world.grow(1).await.unwrap();
+        world.wait(2 * HOUR).await;
+        client.write("/later", b"x").await.unwrap();
+        client.unlink("/later").await.unwrap();
+        world.wait(2 * HOUR).await;
+        assert!(names(client, "/.trash").await.contains(&hours[0]));
+        keep(world, client, "0").await;
+        world.wait(HOUR / 10).await;
+        for server in names(client, "/.trash").await {
+            assert_ne!(server, hours[0]);
+            assert_eq!(names(client, &format!("/.trash/{server}")).await, [""; 0]);
+        }
     });
 }
 

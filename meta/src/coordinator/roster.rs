@@ -10,6 +10,9 @@ use wire::Join;
 use super::generations::Generations;
 use crate::record::Record;
 
+/// The invalidation list of a server that is alone begins below this version (`assembly`).
+const VERSIONS_ALONE_END: u64 = 1 << 63;
+
 codec! {
     /// A server that belongs to the cluster.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +59,12 @@ impl Roster {
     /// served yet.
     pub(crate) fn new(member: u64) -> Roster {
         Roster::of(&[member])
+    }
+
+    /// The roster of a cluster that is made of a server which was alone. Clients that come back
+    /// know versions that it gave then.
+    pub(crate) fn founded(member: u64) -> Roster {
+        Roster { versions_end: VERSIONS_ALONE_END, ..Roster::of(&[member]) }
     }
 
     /// The roster of a cluster whose servers were all made by one: none has served yet.

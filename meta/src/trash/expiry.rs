@@ -143,10 +143,11 @@ fn over(core: &Core, now: i64) -> Vec<(Above, EntryName)> {
         all.into_iter().try_for_each(|above| {
             let shard = shared.config.placement().shard_of(above.home, 0);
             let prefix = key::names(shard, above.id);
-            shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, _| {
+            shared.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
                 if let Some((_, name, 0)) = key::parse_name(key)
                     && let Ok(name) = EntryName::new(name)
                     && hours::begin_of(&name).is_some_and(|begin| begin <= before)
+                    && place::is_here(shared, value)
                 {
                     found.push((above, name));
                 }

@@ -1,13 +1,18 @@
-//! The directory of the latest hour, as found in the store: where to look first.
+//! Finds in the store of a server's trash: the directory of the latest hour, and servers'
+//! directories that have come here with their shards.
 //!
 //! A server of several keeps this for its own trash. All of it can be read again.
 
 use base::{DirId, EntryName};
 use parking_lot::Mutex;
 
-/// The latest hour that was found.
+/// The latest hour that was found, and directories that have moved here.
 #[derive(Default)]
-pub(crate) struct Latest(Mutex<Option<Hour>>);
+pub(crate) struct Latest {
+    hour: Mutex<Option<Hour>>,
+    /// The trash that they are in, each with its home.
+    moved: Mutex<Option<(DirId, Vec<(DirId, DirId)>)>>,
+}
 
 /// A directory of an hour.
 #[derive(Clone)]
@@ -23,11 +28,25 @@ pub(super) struct Hour {
 impl Latest {
     /// The directory of the hour of this name, if it is known.
     pub(super) fn get(&self, trash: DirId, name: &EntryName) -> Option<Hour> {
-        let known = self.0.lock().clone();
+        let known = self.hour.lock().clone();
         known.filter(|known| known.trash == trash && known.name == *name)
     }
 
+    /// Directories that have moved here; they are looked for once in the life of a process, as no
+    /// shard comes to one that serves.
+    pub(super) fn moved<E>(
+        &self,
+        trash: DirId,
+        find: impl FnOnce() -> Result<Vec<(DirId, DirId)>, E>,
+    ) -> Result<Vec<(DirId, DirId)>, E> {
+        let mut moved = self.moved.lock();
+        match &*moved {
+            Some((of, found)) if *of == trash => Ok(found.clone()),
+            _ => Ok(moved.insert((trash, find()?)).1.clone()),
+        }
+    }
+
     pub(super) fn set(&self, hour: Hour) {
-        *self.0.lock() = Some(hour);
+        *self.hour.lock() = Some(hour);
     }
 }

@@ -34,6 +34,10 @@ const VERSIONS_MAX: usize = 1 << 16;
 /// An earlier directory may have taken that id and been removed since.
 const LOOKS_MAX: usize = 64;
 
+/// The same for one that has come here with its shard. This is asked for each shard, and each look
+/// costs as many hashes as there are shards: a server with 1,024 takes some 0.1 s, once.
+const LOOKS_MOVED_MAX: usize = 4;
+
 /// A directory that has hours' directories in it: `/.trash`, or a server's directory there.
 #[derive(Clone, Copy)]
 pub(super) struct Above {
@@ -101,7 +105,42 @@ pub(super) fn above(shared: &Shared, trash: &Trash) -> store::Result<Vec<Above>>
         all.extend(of_several(shared, top)?);
         return Ok(all);
     }
-    Ok(own(shared, trash, top)?.into_iter().collect())
+    let own = own(shared, trash, top)?;
+    let mut all: Vec<Above> = own.into_iter().collect();
+    // Hours of when this server was alone.
+    if shared.owns(shared.config.placement().shard_of(top.home, 0)) {
+        all.push(top);
+    }
+    if shared.map().epoch.moves() > 0 {
+        let others = shared.trash.moved(trash.dir, || of_moved(shared, trash, top))?;
+        let is_own = |id| own.is_some_and(|own| own.id == id);
+        let others = others.into_iter().filter(|(id, _)| !is_own(*id));
+        all.extend(others.map(|(id, home)| Above { id, home }));
+    }
+    Ok(all)
+}
+
+/// Whether the directory of an hour, of which this is the entry, is on this server: one of when the
+/// file system had one server may be elsewhere.
+pub(super) fn is_here(shared: &Shared, entry: &[u8]) -> bool {
+    let entry = EntryRecord::from_record(&Bytes::copy_from_slice(entry));
+    let home = match entry {
+        Ok(EntryRecord::Dir(access)) => access.home,
+        Ok(EntryRecord::Node(_) | EntryRecord::Link(_)) | Err(_) => return false,
+    };
+    shared.owns(shared.config.placement().shard_of(home, 0))
+}
+
+/// Directories of servers from which shards have come here: nothing is put there any more, but what
+/// is there goes when its time has come.
+fn of_moved(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Vec<(DirId, DirId)>> {
+    let shards = (0..shared.config.shards).map(ShardId).filter(|shard| shared.owns(*shard));
+    let mut found = Vec::new();
+    for shard in shards {
+        let there = there(shared, trash, (top, shard), LOOKS_MOVED_MAX)?;
+        found.extend(there.map(|above| (above.id, above.home)));
+    }
+    Ok(found)
 }
 
 /// Servers' directories of a file system that had several before it was dumped and loaded.
@@ -127,8 +166,18 @@ fn own(shared: &Shared, trash: &Trash, top: Above) -> store::Result<Option<Above
     let Some(shard) = shard(shared, trash).filter(|shard| shared.owns(*shard)) else {
         return Ok(None);
     };
+    there(shared, trash, (top, shard), LOOKS_MAX)
+}
+
+/// The directory of the trash that is called by a shard, on that shard.
+fn there(
+    shared: &Shared,
+    trash: &Trash,
+    (top, shard): (Above, ShardId),
+    looks: usize,
+) -> store::Result<Option<Above>> {
     let name = called(shard);
-    for Free { id, home, .. } in ids_on(shared, top, &name, shard).take(LOOKS_MAX) {
+    for Free { id, home, .. } in ids_on(shared, top, &name, shard).take(looks) {
         let key = key::content(shard, id, 0, key::Part::Main);
         let Some(content) = shared.engine.get(&key)? else { continue };
         // Damaged records are left to `fsck`.
