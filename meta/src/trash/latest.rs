@@ -10,8 +10,13 @@ use parking_lot::Mutex;
 #[derive(Default)]
 pub(crate) struct Latest {
     hour: Mutex<Option<Hour>>,
-    /// The trash that they are in, each with its home.
-    moved: Mutex<Option<(DirId, Vec<(DirId, DirId)>)>>,
+    moved: Mutex<Option<Moved>>,
+}
+
+/// Directories that have moved here, each with its home, and the trash that they are in.
+struct Moved {
+    trash: DirId,
+    found: Vec<(DirId, DirId)>,
 }
 
 /// A directory of an hour.
@@ -41,8 +46,8 @@ impl Latest {
     ) -> Result<Vec<(DirId, DirId)>, E> {
         let mut moved = self.moved.lock();
         match &*moved {
-            Some((of, found)) if *of == trash => Ok(found.clone()),
-            _ => Ok(moved.insert((trash, find()?)).1.clone()),
+            Some(known) if known.trash == trash => Ok(known.found.clone()),
+            _ => Ok(moved.insert(Moved { trash, found: find()? }).found.clone()),
         }
     }
 
