@@ -71,9 +71,8 @@ impl Core {
         let span = tracing::trace_span!(target: "pando::trace", "request", op = kind(&request));
         let mut route = route.into();
         let mut remembered = None;
-        let mut shared = None;
+        let shared = shared_with_others(&request);
         if self.channels.are_several() {
-            shared = shared_with_others(&request);
             (route, remembered) = self.direct(route, &mut request);
         }
         let ticket = self.begin(cred, route, request, stand);
@@ -81,7 +80,8 @@ impl Core {
         if !done.dirs.is_empty() {
             self.changed_dirs.note(std::mem::take(&mut done.dirs));
         }
-        if let Some(mut inos) = shared {
+        // Servers may have joined one that was alone meanwhile.
+        if let Some(mut inos) = shared.filter(|_| self.channels.are_several()) {
             if let Reply::Renamed(renamed) = &done.reply {
                 inos.push(renamed.moved);
             }

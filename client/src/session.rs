@@ -79,6 +79,8 @@ pub(crate) struct Past {
     pub(crate) incarnation: u64,
     /// See [`Resume`].
     pub(crate) answered: Seq,
+    /// Whether the server was alone, as far as the client knows.
+    pub(crate) alone: bool,
 }
 
 /// Why one attempt to open a session failed.
@@ -118,7 +120,7 @@ pub(crate) async fn open(
     let mut pauses = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
     let (mut told, mut distrusted) = (false, 0);
     // Each server of several has one address.
-    let is_one_of_several = past.is_some_and(|past| past.welcome.map.servers.len() > 1);
+    let is_one_of_several = past.is_some_and(|past| !past.alone);
     let mut round = Round::new(if is_one_of_several { 1 } else { config.addresses.len() });
     let mut elsewhere = None;
     while let Some(address) = elsewhere.take().or_else(&mut address) {
@@ -231,6 +233,12 @@ async fn attempt(
     let (welcome, version) = talk.hello(config, past).await?;
     if complete && welcome.map.servers.is_empty() {
         return Err(Failed::NotReady);
+    }
+    // Others have joined it, and one of them may be where the program said that it is.
+    let is_first =
+        welcome.map.servers.len() < 2 || root_address(&welcome.map).is_some_and(|it| it == address);
+    if past.is_some_and(|past| past.alone) && !is_first {
+        return Err(Failed::Elsewhere(welcome.map));
     }
     let other = past.is_some_and(|past| past.welcome.session != welcome.session);
     if other && welcome.map.servers.len() > 1 {
@@ -433,6 +441,7 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
         welcome: core.welcome(),
         incarnation: channel.incarnation(),
         answered: channel.answered(),
+        alone: !core.channels.are_several(),
     };
     let claims = |welcome: &Welcome| {
         core.learn(&welcome.map);

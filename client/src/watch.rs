@@ -207,6 +207,41 @@ pub struct Watch {
     position: Position,
     /// Whether the watched directory is gone, which is still to be said, or was.
     is_gone: bool,
+    /// The questions to a server that joins meanwhile.
+    asks: Asks,
+}
+
+/// The questions of a watch to every server.
+#[derive(Clone)]
+struct Asks {
+    client: Client,
+    dir: DirRef,
+    follow: bool,
+    keep_secs: u32,
+}
+
+impl Asks {
+    /// The feed of a server, not begun yet, from a position on.
+    fn of(&self, server: u16, since: Option<u64>, owes_gap: bool) -> Asked {
+        let Asks { client, dir, follow, keep_secs } = self.clone();
+        Asked {
+            client,
+            server,
+            dir,
+            since,
+            follow,
+            keep_secs,
+            told: Vec::new(),
+            is_over: false,
+            has_little: false,
+            target: None,
+            owes_gap,
+        }
+    }
+}
+
+fn feed_of(asked: Asked) -> Feed {
+    unfold(asked, |mut asked| async move { Some((asked.step().await?, asked)) }).boxed()
 }
 
 impl Watch {
@@ -224,8 +259,19 @@ impl Watch {
         StreamExt::next(self).await
     }
 
+    /// Asks servers that have joined since the watch began. Each may have changed something before.
+    fn ask_new(&mut self) {
+        let known = u16::try_from(self.feeds.len()).expect("there are fewer servers");
+        for server in known..self.asks.client.servers() {
+            self.feeds.push(feed_of(self.asks.of(server, None, true)));
+            self.queues.push(Queue::default());
+            self.position.servers.push(None);
+        }
+    }
+
     /// Takes in what the servers have told by now, as far as there is room.
     fn take_in(&mut self, cx: &mut Context<'_>) {
+        self.ask_new();
         for (feed, queue) in self.feeds.iter_mut().zip(&mut self.queues) {
             while !queue.is_over && queue.steps.len() < QUEUED_MAX {
                 let Poll::Ready(step) = feed.poll_next_unpin(cx) else { break };
@@ -419,31 +465,20 @@ impl Client {
         let mut servers = since.servers;
         servers.resize(count, None);
         let keep_secs = u32::try_from(keep.as_secs()).unwrap_or(u32::MAX);
-        let feeds = (0..).zip(&servers).map(|(server, since)| Asked {
-            client: self.clone(),
-            server,
-            dir,
-            since: *since,
-            follow,
-            keep_secs,
-            told: Vec::new(),
-            is_over: false,
-            has_little: false,
-            target: None,
-            // The server was not heard when the position was taken.
-            owes_gap: since.is_none() && !is_anew,
-        });
+        let asks = Asks { client: self.clone(), dir, follow, keep_secs };
+        // A server without a position was not heard when that was taken.
+        let feeds = (0..).zip(&servers);
+        let feeds =
+            feeds.map(|(server, since)| asks.of(server, *since, since.is_none() && !is_anew));
         let begun = join_all(feeds.map(Asked::begun)).await;
         let (mut position, mut feeds) = (Position { fs, servers }, Vec::<Feed>::new());
         for (asked, at) in begun.into_iter().zip(&mut position.servers) {
             let asked = asked?;
             *at = asked.since;
-            let steps =
-                unfold(asked, |mut asked| async move { Some((asked.step().await?, asked)) });
-            feeds.push(steps.boxed());
+            feeds.push(feed_of(asked));
         }
         let queues = std::iter::repeat_with(Queue::default).take(count).collect();
-        Ok(Watch { feeds, queues, due: None, position, is_gone: false })
+        Ok(Watch { feeds, queues, due: None, position, is_gone: false, asks })
     }
 }
 

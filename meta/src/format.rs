@@ -47,9 +47,6 @@ pub enum FormatError {
     /// The engine has a file system already.
     #[error("there is a file system already")]
     Exists,
-    /// The engine has no file system.
-    #[error("there is no file system")]
-    Missing,
     /// The number of shards is out of bounds.
     #[error("shards={0} is not between 1 and {SHARDS_MAX}")]
     Shards(u16),
@@ -126,26 +123,6 @@ pub fn format(
         batch.put(&key::roster(), &Roster::new(member).to_record());
     }
     engine.write(batch)?;
-    Ok(engine.sync()?)
-}
-
-/// Makes the server of a file system that has one the coordinator of a cluster, which others can
-/// join from its next start on. Does nothing where it is one already. All is on stable storage when
-/// this returns.
-///
-/// # Errors
-/// When the engine has no file system.
-pub fn found_cluster(engine: &dyn Engine, random: &dyn Random) -> Result<(), FormatError> {
-    if engine.get(&key::config())?.is_none() {
-        return Err(FormatError::Missing);
-    }
-    if engine.get(&key::member())?.is_none() {
-        let member = random.next();
-        let mut batch = Batch::default();
-        batch.put(&key::member(), &Member::new(0, 1, member).to_record());
-        batch.put(&key::roster(), &Roster::founded(member).to_record());
-        engine.write(batch)?;
-    }
     Ok(engine.sync()?)
 }
 

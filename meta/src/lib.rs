@@ -30,6 +30,7 @@ mod file_locks;
 mod follow;
 mod followers;
 mod format;
+mod founding;
 mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
@@ -84,7 +85,8 @@ pub use cluster::{ClusterOptions, Place, Word};
 pub use core::Core;
 #[cfg(feature = "bugs")]
 pub use format::shorten_ids;
-pub use format::{Belonging, FormatError, FormatOptions, format, format_joined, found_cluster};
+pub use format::{Belonging, FormatError, FormatOptions, format, format_joined};
+pub use founding::found_cluster;
 pub use placing::homes::HomeLimits;
 pub use problem::{OpenError, Problem, Then};
 pub use server::{

@@ -212,6 +212,12 @@ pub(crate) fn stays(txn: &Txn<'_>, above: &Dir, dir: DirId) -> bool {
     is_trash(txn, dir) || (txn.shared.cluster.is_some() && is_trash(txn, above.id))
 }
 
+/// Whether the name in `/.trash` is of an hour, of when the file system had one server: such a
+/// directory may be removed.
+pub(crate) fn is_hour(name: &EntryName) -> bool {
+    hours::begin_of(name).is_some()
+}
+
 /// Sets for how many days things are kept. With 0, removed things are gone at once, and the
 /// background task empties the trash.
 pub(crate) fn set(txn: &mut Txn<'_>, root: &Dir, days: u32) -> Result<()> {

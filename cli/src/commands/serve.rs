@@ -67,7 +67,7 @@ struct ClusterArgs {
     /// Be the coordinator: the data directory is the one that `pando format --servers N` made. The
     /// directory says the same, so the option may be left out. A file system of one server becomes
     /// the first server of a cluster, to which others come with --join; it stays that.
-    #[arg(long, conflicts_with_all = ["join", "token_file"])]
+    #[arg(long, conflicts_with_all = ["join", "token_file", "standby"])]
     coordinator: bool,
     /// Join the cluster whose coordinator is there; of several addresses, at one of them. A server
     /// that has joined before keeps the address, and also looks where the coordinator was last.
@@ -492,6 +492,10 @@ impl ClusterArgs {
             return Ok(());
         }
         server::try_listen(options)?;
+        let address = options.advertise.as_ref().unwrap_or(&options.listen.address);
+        if address.starts_with("127.") || address.starts_with("localhost:") {
+            tracing::warn!(address, "servers of this machine alone can join, and clients reach it");
+        }
         DataDir::found_cluster(data, kept)
     }
 

@@ -107,7 +107,7 @@ fn a_file_system_of_one_server_becomes_one_of_several_while_it_is_used() {
     assert!(said.contains("nothing is wrong"), "{said}");
     // The directory says from now on what it is.
     assert_eq!(forming.coordinator.stop(), Some(0));
-    let again = forming.data.serve(&["--http", "off"]);
-    until_sound(again.address(), &token);
+    let again = forming.data.serve(&["--http", "off", "--listen", &address]);
+    until_sound(&address, &token);
     assert_eq!((again.stop(), second.stop()), (Some(0), Some(0)));
 }

@@ -424,14 +424,48 @@ fn what_was_in_it_while_a_server_was_alone_goes_when_its_days_are_over() {
     with_trash_in(plan, async |world, maker| {
         let client = &maker.client;
         client.mkdir("/tree", 0o755).await.unwrap();
+        let large = vec![7; XATTRS_EMBEDDED_BYTES_MAX];
+        let mut held = Vec::new();
         for number in 0..40 {
-            client.write(format!("/tree/{number}"), b"x").await.unwrap();
+            let path = format!("/tree/{number}");
+            client.write(&path, path.as_bytes()).await.unwrap();
+            if number < 9 {
+                client.set_xattr(&path, "user.large", &large, XattrMode::Set).await.unwrap();
+                held.push((client.open_with(&path, OpenOptions::both()).await.unwrap(), path));
+            }
         }
         remove(client, "/tree").await;
         let hours = names(client, "/.trash").await;
         assert_eq!(hours.len(), 1);
-        assert!(!names(client, &format!("/.trash/{}", hours[0])).await.is_empty());
+        let hour = format!("/.trash/{}", hours[0]);
+        assert!(names(client, &hour).await.len() > 40);
         world.grow(1).await.unwrap();
+        for (file, path) in &held {
+            assert_eq!(file.read_all().await.unwrap(), path.as_bytes());
+        }
+        // The coordinator begins anew when the other has served.
+        world.wait(HOUR / 60).await;
+        check::fsck(world, client).await.unwrap();
+        let mover = world.connect("mover").await.unwrap();
+        assert!(!mover.client.move_shards(&[]).await.unwrap().moves.is_empty());
+        for (file, path) in held {
+            assert_eq!(file.read_all().await.unwrap(), path.as_bytes());
+            file.write_at(0, b"#").await.unwrap();
+            file.close().await.unwrap();
+        }
+        for name in names(&mover.client, &hour).await {
+            let at = format!("{hour}/{name}");
+            let lines = mover.client.info(&at).await.unwrap();
+            let path = lines.into_iter().find(|(line, _)| line == "trash.path").unwrap().1;
+            let Some(number) = path.strip_prefix("/tree/") else { continue };
+            let (read, number) = (mover.client.read(&at).await.unwrap(), number.parse::<u32>());
+            let text = if number.clone().unwrap() < 9 { path.replacen('/', "#", 1) } else { path };
+            assert_eq!(read, text.as_bytes());
+            if number.unwrap() < 9 {
+                assert_eq!(mover.client.get_xattr(&at, "user.large").await.unwrap(), large);
+            }
+        }
+        mover.close().await.unwrap();
         world.wait(2 * HOUR).await;
         client.write("/later", b"x").await.unwrap();
         client.unlink("/later").await.unwrap();

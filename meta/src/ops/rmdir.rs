@@ -24,7 +24,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, req: &Rmdir) -> Result<Ino> {
         EntryRecord::Dir(access) => access,
         EntryRecord::Node(_) | EntryRecord::Link(_) => return Err(FsError::NotDirectory.into()),
     };
-    if trash::stays(txn, &parent, access.id) {
+    if trash::stays(txn, &parent, access.id) && !trash::is_hour(&req.name) {
         return Err(FsError::Busy.into());
     }
     let mut child = txn.child_locked(&access)?;
