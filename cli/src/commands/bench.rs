@@ -2,6 +2,7 @@
 
 mod apps;
 mod crew;
+mod elastic;
 mod figures;
 mod fill;
 mod floor;
@@ -37,6 +38,7 @@ enum Command {
     List(list::Args),
     Fill(fill::Args),
     Large(large::Args),
+    Elastic(elastic::Args),
     Report(report::Args),
     Figures(figures::Args),
     Scale(figures::scale::Args),
@@ -53,6 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::run(args),
         Command::Fill(args) => fill::run(args),
         Command::Large(args) => large::run(args),
+        Command::Elastic(args) => elastic::run(args),
         Command::Report(args) => report::run(args),
         Command::Figures(args) => figures::run(args),
         Command::Scale(args) => figures::scale::run(args),

@@ -168,6 +168,15 @@ fn what_one_server_had_is_loaded_for_several_with_its_limits() {
     fs::create_dir_all(at("a/limited/b")).unwrap();
     succeed(&["set", text(&at("a/limited")), "quota.bytes=1M", "quota.entries=500"]);
     fs::write(at("a/limited/b/file"), [b'x'; 20_000]).unwrap();
+    succeed(&["set", text(&mount.0), "trash_days=3"]);
+    for file in 0..40 {
+        fs::write(at(&format!("a/{file}")), format!("removed {file}")).unwrap();
+    }
+    // A file that a mount has made and removed before it told the server was never there.
+    fs::File::open(&mount.0).unwrap().sync_all().unwrap();
+    for file in 0..40 {
+        fs::remove_file(at(&format!("a/{file}"))).unwrap();
+    }
     fs::File::open(&mount.0).unwrap().sync_all().unwrap();
     let (file, token) = (folder.path().join("dump"), data.join("admin.token"));
     succeed(&["dump", running.address(), text(&file), "--token", text(&token), "--contents"]);
@@ -179,6 +188,14 @@ fn what_one_server_had_is_loaded_for_several_with_its_limits() {
     let (running, addresses) = dev(&two, "2", &mount);
     assert_eq!(listing(&mount.0), before);
     succeed(&["fsck", &addresses, "--token", text(&two.join("admin.token"))]);
+    let hours = fs::read_dir(at(".trash")).unwrap();
+    let removed = hours.flat_map(|hour| fs::read_dir(hour.unwrap().path()).unwrap());
+    let mut removed: Vec<_> =
+        removed.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    removed.sort_unstable();
+    let mut expected: Vec<_> = (0..40).map(|file| format!("removed {file}")).collect();
+    expected.sort_unstable();
+    assert_eq!(removed, expected);
     let mut more = fs::File::create(at("a/limited/more")).unwrap();
     let exceeds = more.write_all(&vec![b'x'; 2_000_000]).and_then(|()| more.sync_all());
     assert_eq!(exceeds.unwrap_err().raw_os_error(), Some(Errno::DQUOT.raw_os_error()));

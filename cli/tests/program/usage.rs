@@ -75,6 +75,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["bench", "list"], &["--entries", "--json"]),
     (&["bench", "fill"], &["--files", "--json"]),
     (&["bench", "large"], &["make", "list", "stat", "remove", "--entries", "--directory"]),
+    (&["bench", "elastic"], &["--servers", "--files", "--in-flight", "--seconds", "--json"]),
     (&["bench", "report"], &["--out", "--size"]),
     (&["bench", "figures", "infinifs"], &["--out", "--only", "--rtt", "--counts", "--files"]),
     (

@@ -10,7 +10,7 @@
 use std::{collections::BTreeMap, iter::repeat};
 
 use base::{
-    BlockId, DirId, HashMap, Random, ShardId,
+    BlockId, DirId, HashMap, Ino, Random, ShardId,
     limits::{LANES_MAX, SHARDS_MAX},
     placement::shard_of,
 };
@@ -24,7 +24,8 @@ use crate::{
     quota::owners,
     reclaim::notes::chunk_of,
     record::{
-        Config, Content, QuotaId, QuotaRecord, QuotaState, Record as _, Tail, Usage,
+        Config, Content, EntryRecord, QuotaId, QuotaRecord, QuotaState, Record as _, Slot, Tail,
+        Usage,
         inode::blocks_of,
         key::{self, Key, Part, UsagePart, Zone},
     },
@@ -65,8 +66,10 @@ pub struct Loader<'a> {
     shards: u16,
     keys: KeyLayout,
     last: Vec<u8>,
-    /// Records of an old dump that stand elsewhere today, behind all that the dump still has.
+    /// Records that stand elsewhere than in the dump, or replace others that it has.
     late: BTreeMap<Key, Bytes>,
+    /// The latest entry whose inode has got a slot: its key but for the part.
+    lifted: Option<(Key, Ino)>,
     usage: HashMap<QuotaId, Usage>,
     /// Accounting roots, as dumped.
     quotas: Vec<(QuotaId, QuotaRecord)>,
@@ -131,6 +134,7 @@ impl<'a> Loader<'a> {
             keys: header.keys,
             last: Vec::new(),
             late: BTreeMap::new(),
+            lifted: None,
             usage: HashMap::default(),
             quotas: Vec::new(),
             chunks_in_blocks: 0,
@@ -156,10 +160,44 @@ impl<'a> Loader<'a> {
                 continue;
             }
             self.check(&key, &value)?;
-            let server = self.server_of(&key);
-            self.targets[usize::from(server)].put(&key, &value)?;
+            if let Some(value) = self.with_slot(&key, value)? {
+                let server = self.server_of(&key);
+                self.targets[usize::from(server)].put(&key, &value)?;
+            }
         }
         Ok(())
+    }
+
+    /// The record as it is loaded. With several servers an inode is embedded on the shard of its
+    /// birth alone, while one server embeds it wherever the entry is, in the trash and in lost+found:
+    /// such an inode gets a slot, as in [`founding`](crate::founding).
+    fn with_slot(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>, LoadError> {
+        let Some((of_name, part)) = key.split_at_checked(key.len().saturating_sub(1)) else {
+            return Ok(Some(value));
+        };
+        if self.targets.len() == 1 || !key::is_name(key) {
+            return Ok(Some(value));
+        }
+        if let Some((lifted, ino)) = &self.lifted
+            && lifted[..] == *of_name
+            && *part == [Part::Xattrs as u8]
+        {
+            self.late.insert(key::inode(*ino, Part::Xattrs), value);
+            return Ok(None);
+        }
+        if !key::is_entry(key) {
+            return Ok(Some(value));
+        }
+        let damaged = |_| LoadError::Invalid("a record that cannot be read");
+        match EntryRecord::from_record(&value).map_err(damaged)? {
+            EntryRecord::Node(inode) if inode.ino.shard() != key::shard_of(key) => {
+                let ino = inode.ino;
+                self.lifted = Some((Key::from_slice(of_name), ino));
+                self.late.insert(key::inode(ino, Part::Main), Slot::Inode(inode).to_record());
+                Ok(Some(EntryRecord::Link(ino).to_record()))
+            }
+            EntryRecord::Node(_) | EntryRecord::Link(_) | EntryRecord::Dir(_) => Ok(Some(value)),
+        }
     }
 
     /// Number of the server that gets a block: the one whose records name it. A dump has each block
@@ -193,6 +231,7 @@ impl<'a> Loader<'a> {
         signing_key: &[u8],
         random: &dyn Random,
     ) -> Result<(), LoadError> {
+        self.targets.iter_mut().try_for_each(Target::flush)?;
         for (key, value) in std::mem::take(&mut self.late) {
             let server = self.server_of(&key);
             self.targets[usize::from(server)].put(&key, &value)?;

@@ -108,13 +108,18 @@ pub(crate) async fn create(
     directory: &Path,
     files: Range<u64>,
 ) -> anyhow::Result<()> {
-    let create = |file| {
-        let path = directory.join(name(file));
-        async move {
-            let new = New { kind: base::FileKind::File, mode: 0o644, rdev: 0 };
-            client.mknod(path, new).await.map(|_| ())
-        }
+    create_all(client, files.map(|file| directory.join(name(file)))).await
+}
+
+/// Makes empty files, many at a time.
+pub(crate) async fn create_all(
+    client: &Client,
+    paths: impl Iterator<Item = impl AsRef<Path>>,
+) -> anyhow::Result<()> {
+    let create = |path| async move {
+        let new = New { kind: base::FileKind::File, mode: 0o644, rdev: 0 };
+        client.mknod(path, new).await.map(|_| ())
     };
-    let made = stream::iter(files).map(create).buffer_unordered(IN_FLIGHT);
+    let made = stream::iter(paths).map(create).buffer_unordered(IN_FLIGHT);
     made.try_collect::<()>().await.context("cannot create a file")
 }
