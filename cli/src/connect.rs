@@ -298,6 +298,21 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("cannot start a runtime")
 }
 
+/// Does something with a client of these servers.
+pub(crate) fn on<T>(
+    Servers(servers): Servers,
+    token: &TokenArgs,
+    purpose: &str,
+    work: impl AsyncFnOnce(&Client) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let config = config(servers, token.read()?, purpose);
+    runtime()?.block_on(async {
+        let client = connect(config).await?;
+        let done = Box::pin(work(&client)).await;
+        close(&client, done).await
+    })
+}
+
 /// Ends a session when its command is done: so one that failed does not stay in the list of
 /// sessions until its lease is over. A server that is away is not waited for then.
 pub(crate) async fn close<T>(client: &Client, done: anyhow::Result<T>) -> anyhow::Result<T> {

@@ -158,12 +158,7 @@ fn on<T>(
     purpose: &str,
     work: impl AsyncFnOnce(&Client) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let config = connect::config(place.server.0, place.token.read()?, purpose);
-    connect::runtime()?.block_on(async {
-        let client = connect::connect(config).await?;
-        let done = Box::pin(work(&client)).await;
-        connect::close(&client, done).await
-    })
+    connect::on(place.server, &place.token, purpose, work)
 }
 
 async fn show(client: &Client) -> anyhow::Result<KeysShown> {

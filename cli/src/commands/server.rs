@@ -87,6 +87,17 @@ struct Place {
     token: TokenArgs,
 }
 
+impl Place {
+    /// Does something as an administrator.
+    fn on<T>(
+        self,
+        purpose: &str,
+        work: impl AsyncFnOnce(&Client) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        connect::on(self.server, &self.token, purpose, work)
+    }
+}
+
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::List(list) => list.run(),
@@ -98,7 +109,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 impl List {
     fn run(self) -> anyhow::Result<()> {
-        let cluster = on(self.place, "pando server list", async |client| {
+        let cluster = self.place.on("pando server list", async |client| {
             connect::for_administrators(client.cluster().await).map(Cluster::from)
         })?;
         if self.json {
@@ -137,7 +148,7 @@ struct Report {
 }
 
 fn move_shards(place: Place, leave: &[u16], how: &How, purpose: &str) -> anyhow::Result<()> {
-    let moved = on(place, purpose, async |client| {
+    let moved = place.on(purpose, async |client| {
         if how.dry_run {
             let moves = client.plan_moves(leave).await.context("cannot say what would move")?;
             return Ok(Moved { moves, records: 0, waited: std::time::Duration::ZERO });
@@ -179,19 +190,4 @@ impl Report {
         }
         text.trim_end().to_owned()
     }
-}
-
-/// Does something as an administrator.
-fn on<T>(
-    place: Place,
-    purpose: &str,
-    work: impl AsyncFnOnce(&Client) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let Place { server: Servers(servers), token } = place;
-    let config = connect::config(servers, token.read()?, purpose);
-    connect::runtime()?.block_on(async {
-        let client = connect::connect(config).await?;
-        let done = work(&client).await;
-        connect::close(&client, done).await
-    })
 }
