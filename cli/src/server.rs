@@ -8,64 +8,47 @@
 //! Always true: what was executed when [`Running::stop`] was called is on stable storage when it
 //! returns; the threads have ended by then.
 
+mod cores;
+mod listen;
+mod opening;
+
 use std::{
-    io,
-    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
+    net::{SocketAddr, TcpListener},
     num::NonZeroUsize,
-    path::PathBuf,
     sync::Arc,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, anyhow};
-use bench::Delayed;
-use client::{SystemClock, Tcp};
 use futures::FutureExt as _;
-use meta::{
-    ClusterOptions, Durability, Limits, MemoryBudget, Offload, Server, ServerOptions, Word,
-};
-use rustix::net::sockopt;
-use store::{Blocks, Engine, RocksConfig, RocksEngine};
+use meta::{Durability, MemoryBudget, Server, Word};
+use store::{Blocks, RocksEngine};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, watch},
-    task::LocalSet,
     time::Instant,
 };
 
+pub(crate) use self::listen::{Listen, Tls, port_after, try_bind, try_listen};
+use self::{
+    cores::Core,
+    listen::bind,
+    opening::{Besides, Opened, open},
+};
 use crate::{
-    accept::{Accepted, Acceptor, Slots},
+    accept::{Acceptor, Slots},
     admission::{Admission, Clear},
     audit::{self, AuditLog, AuditOptions},
     backups::{self, Backups},
     block_trial,
-    certificates::{self, Certificates, Files},
-    data::{self, DataDir, Kept, KeptBackup},
-    failure::usage,
+    certificates::{self, Certificates},
+    data::{self, DataDir, Kept},
     http::{self, Phase},
-    journal::{self, Journal, Ship, Started, Terms},
-    memory,
+    journal::{self, Journal, Ship},
     near::Near,
-    panics,
-    system::{self, SystemRandom},
+    panics, system,
 };
-
-/// Kept free unasked, in bytes; a twentieth of the disk where that is less.
-const RESERVE_BYTES: u64 = 256 << 20;
-/// Size that a file system on a store without bounds reports, in bytes: a pebibyte.
-const UNBOUNDED: u64 = 1 << 50;
-/// Pause between two looks whether a server of a cluster has a lease, until it has.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// Time that a stop waits for work that was handed to other threads.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of connections that may wait to be accepted, where the system allows it.
-const BACKLOG: i32 = 4096;
-/// Idle time after which the peer of a connection is asked whether it is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Number of such questions, and the pause between two of them.
-const KEEPALIVE_TRIES: u32 = 4;
-const KEEPALIVE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Options of a server.
 #[derive(Clone)]
@@ -132,40 +115,6 @@ pub(crate) const CLUSTER_LEASE: Duration = Duration::from_secs(3);
 
 /// Default of the time for which servers of several go on without their coordinator.
 pub(crate) const ALONE: Duration = Duration::from_secs(600);
-
-/// An address to listen on.
-#[derive(Clone)]
-pub(crate) struct Listen {
-    pub(crate) address: String,
-    /// When the address is taken, a free port will do.
-    pub(crate) or_free_port: bool,
-    /// Everybody may talk to it without encryption.
-    pub(crate) insecure: bool,
-    /// The address is that of the last start, as the data directory keeps it.
-    pub(crate) is_kept: bool,
-}
-
-/// How connections are encrypted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tls {
-    /// No client talks in clear, this machine's programs neither.
-    pub(crate) only: bool,
-    /// The operator's own certificate; `None`: the file system's authority issues one.
-    pub(crate) files: Option<Files>,
-}
-
-impl Listen {
-    /// The clients that may talk to the address without encryption.
-    fn clear(&self, tls: &Tls) -> Clear {
-        if self.insecure {
-            Clear::Everybody
-        } else if tls.only {
-            Clear::Nobody
-        } else {
-            Clear::ThisMachine
-        }
-    }
-}
 
 /// A server that is serving. It must be stopped, not dropped.
 pub(crate) struct Running {
@@ -477,335 +426,10 @@ fn spawn(
     thread::Builder::new().name(name).spawn(work).context("cannot start a thread")
 }
 
-fn open(
-    data: &DataDir,
-    blocks: Blocks,
-    options: &Options,
-    (address, certificates): (SocketAddr, &Certificates),
-    beside: Besides,
-) -> anyhow::Result<Opened> {
-    let folder = data.blocks_folder();
-    let store = RocksConfig {
-        block_cache_bytes: usize::try_from(options.memory.block_cache)?,
-        memtable_bytes: usize::try_from(memory::memtable(&options.memory))?,
-        ..RocksConfig::default()
-    };
-    // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
-    let journal = options.kept.backup.as_ref().filter(|kept| kept.journal);
-    let (engine, journaled, journal) = match journal {
-        Some(kept) => {
-            let Started { engine, journaled, ship, journal } =
-                journal::start(data, &blocks, &store, &terms(kept, options, address))?;
-            (engine, journaled as Arc<dyn Engine>, Some((ship, journal)))
-        }
-        None => {
-            journal::start::end(data.path())?;
-            let engine = Arc::new(data.engine(&blocks, &store)?);
-            (Arc::clone(&engine), engine as Arc<dyn Engine>, None)
-        }
-    };
-    let ship = journal.as_ref().map(|(ship, _)| Arc::clone(ship));
-    let shortest = ship.as_ref().map_or(Duration::ZERO, |_| journal::COMMIT_INTERVAL_MIN);
-    let options = ServerOptions {
-        address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
-        cores: options.cores.get() + usize::from(options.near),
-        durability: options.durability,
-        commit_interval: options.commit_interval.max(shortest),
-        lease: options.lease,
-        offload: Offload::Threads,
-        space: Arc::new(move || match &folder {
-            Some(folder) => system::space(folder),
-            None => (UNBOUNDED, UNBOUNDED),
-        }),
-        process: Arc::new(system::process_status),
-        limits: limits(data, options),
-        cluster: cluster(data, options, (address, certificates))?,
-        backup: beside.backup,
-        journal: ship.clone().map(|ship| ship as Arc<dyn meta::Journal>),
-        audit: beside.audit.map(|audit| audit as Arc<dyn meta::Audit>),
-    };
-    let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom::default()));
-    let server = Server::open(journaled, blocks, options, clock, random)
-        .with_context(|| format!("cannot serve {}", data.path().display()))?;
-    if let Some(ship) = ship {
-        ship.serves(server.clone());
-    }
-    Ok(Opened { server, engine, journal })
-}
-
-fn terms(kept: &KeptBackup, options: &Options, address: SocketAddr) -> Terms {
-    Terms {
-        url: kept.url.clone(),
-        address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
-        lease: kept.journal_lease(),
-        ends_at: options.ends_at,
-    }
-}
-
-/// Work of the process beside its server.
-struct Besides {
-    backup: Option<Arc<dyn meta::Backup>>,
-    audit: Option<Arc<AuditLog>>,
-}
-
-/// A server that was opened, and what it stands on.
-struct Opened {
-    server: Server,
-    engine: Arc<RocksEngine>,
-    journal: Option<(Arc<Ship>, Journal)>,
-}
-
-/// Returns how the server reaches the others of its cluster, if `data` and the options agree.
-fn cluster(
-    data: &DataDir,
-    options: &Options,
-    (address, certificates): (SocketAddr, &Certificates),
-) -> anyhow::Result<Option<ClusterOptions>> {
-    let dir = data.path().display();
-    let (coordinators, lease) = match (data.server(), &options.role) {
-        (None, Role::Alone) => return Ok(None),
-        (None, Role::Coordinator { .. }) => {
-            return Err(usage(format!(
-                "{dir} holds a file system of one server, which has no coordinator: \
-                 `pando serve --coordinator` makes it one of several"
-            )));
-        }
-        (None, Role::Member { .. }) => {
-            return Err(usage(format!(
-                "{dir} holds a file system of its own: a server joins with an empty directory"
-            )));
-        }
-        (Some(0), Role::Coordinator { lease }) => (Vec::new(), *lease),
-        (Some(0), Role::Alone | Role::Member { .. }) => {
-            return Err(usage(format!(
-                "{dir} is that of a cluster's coordinator, which does not join: serve it with \
-                 `pando serve --coordinator`"
-            )));
-        }
-        (Some(server), Role::Coordinator { .. }) => {
-            return Err(usage(format!(
-                "{dir} is that of server {server} of a cluster, and not of its coordinator, server 0"
-            )));
-        }
-        (Some(_), Role::Member { coordinators }) => (coordinators.clone(), CLUSTER_LEASE),
-        (Some(server), Role::Alone) => {
-            return Err(usage(format!(
-                "{dir} is that of server {server} of a cluster: serve it with `pando serve`"
-            )));
-        }
-    };
-    is_reached(address, options)?;
-    let encryption = certificates.encryption(options.tls.only);
-    let dial = Arc::new(Delayed::new(Arc::new(Tcp::new(encryption)), options.peer_rtt));
-    Ok(Some(ClusterOptions {
-        dial,
-        coordinators,
-        lease,
-        alone: options.alone,
-        awake_or_not: Arc::new(system::since_boot),
-        kept_all: data.ran_since_boot(),
-        place: data.place(),
-        word: options.word,
-    }))
-}
-
-/// Whether other servers can reach this one at an address that they are told.
-fn is_reached(address: SocketAddr, options: &Options) -> anyhow::Result<()> {
-    if address.ip().is_unspecified() && options.advertise.is_none() {
-        return Err(usage(format!(
-            "other servers cannot reach {address}: give --listen an address of one interface, or \
-             --advertise the address at which they reach this server"
-        )));
-    }
-    Ok(())
-}
-
-fn limits(data: &DataDir, options: &Options) -> Limits {
-    let folders: Vec<_> =
-        data.blocks_folder().into_iter().chain([data.metadata_folder()]).collect();
-    let smallest = folders.iter().map(|folder| system::space(folder).0).min().unwrap_or_default();
-    let reserve = options.reserve.unwrap_or(RESERVE_BYTES.min(smallest / 20));
-    let free = move || folders.iter().map(|folder| system::space(folder).1).min();
-    let (sessions_max, sessions_a_token_max) = (options.sessions_max, options.sessions_a_token_max);
-    Limits {
-        free: Arc::new(move || free().unwrap_or(u64::MAX)),
-        reserve,
-        sessions_max,
-        sessions_a_token_max,
-        split_by_locked_scan: options.split_by_locked_scan,
-        memory: options.memory,
-        ..Limits::default()
-    }
-}
-
-/// Returns the address with the port that is so many after that of `address`; port 0 stays 0.
-pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
-    let parts = address.rsplit_once(':');
-    let (host, port) = parts.with_context(|| format!("{address} is not HOST:PORT"))?;
-    let port: u16 = port.parse().with_context(|| format!("{address} is not HOST:PORT"))?;
-    let port = if port == 0 { Some(0) } else { port.checked_add(more) };
-    let port = port.with_context(|| format!("too few ports follow {address}"))?;
-    Ok(format!("{host}:{port}"))
-}
-
-/// Whether a server of several could listen where it is to: an error that comes before anything
-/// else is done.
-pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
-    let address = try_bind(options)?;
-    address.map_or(Ok(()), |address| is_reached(address, options))
-}
-
-/// Whether a server could listen where it is to. Returns the address for clients, for as long as
-/// nobody else takes it.
-pub(crate) fn try_bind(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
-    let addresses = std::iter::once(&options.listen).chain(&options.http);
-    let bound: Vec<_> = addresses.map(bind).collect::<anyhow::Result<_>>()?;
-    Ok(bound.first().map(TcpListener::local_addr).transpose()?)
-}
-
-fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {
-    let kept = if listen.is_kept {
-        ", the address of the last start (--listen and --http name others)"
-    } else {
-        ""
-    };
-    let context = || format!("cannot listen on {}{kept}", listen.address);
-    let addresses: Vec<SocketAddr> =
-        listen.address.to_socket_addrs().with_context(context)?.collect();
-    let bound = TcpListener::bind(addresses.as_slice());
-    let listener = match (bound, addresses.first()) {
-        (Err(error), Some(first))
-            if listen.or_free_port && error.kind() == io::ErrorKind::AddrInUse =>
-        {
-            TcpListener::bind((first.ip(), 0))
-        }
-        (bound, _) => bound,
-    };
-    let listener = listener.with_context(context)?;
-    // The standard library has room for 128 connections at once; a client that finds none tries
-    // again a second later.
-    rustix::net::listen(&listener, BACKLOG)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
 fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_current_thread()
         .enable_all()
         .thread_name("blocking")
         .build()
         .context("cannot start a runtime")
-}
-
-/// One core's part of the server, before its thread has it.
-struct Core {
-    server: Server,
-    index: usize,
-    data: PathBuf,
-    /// The data directory, of a server of several.
-    member: Option<PathBuf>,
-    connections: mpsc::UnboundedReceiver<Accepted>,
-    admission: Admission,
-    /// Tasks that the first core has besides.
-    first: Option<(Acceptor, Certificates)>,
-    stopped: watch::Receiver<bool>,
-}
-
-impl Core {
-    /// Serves until the server is stopped.
-    fn run(mut self, runtime: Runtime) {
-        let tasks = LocalSet::new();
-        tasks.block_on(&runtime, async {
-            let core = self.server.core(self.index);
-            let executor = core.clone();
-            tokio::task::spawn_local(async move { executor.run().await });
-            if let Some((acceptor, certificates)) = self.first.take() {
-                tokio::task::spawn_local(certificates.renew());
-                let background = core.clone();
-                tokio::task::spawn_local(async move { background.background().await });
-                tokio::task::spawn_local(acceptor.run());
-                tokio::task::spawn_local(keep_newest_key(self.server.clone(), self.data));
-                if let Some(data) = self.member.take() {
-                    tokio::task::spawn_local(note_boot(self.server.clone(), data));
-                }
-            }
-            tokio::task::spawn_local(take_connections(core, self.connections, self.admission));
-            // The sender lives as long as the server.
-            let _ = self.stopped.wait_for(|stopped| *stopped).await;
-            if self.index == 0 {
-                self.server.resign().await;
-            }
-        });
-        drop(tasks);
-        runtime.shutdown_timeout(STOP_TIMEOUT);
-    }
-}
-
-/// Keeps the newest signing key in the data directory, for `pando token create --data`.
-async fn keep_newest_key(server: Server, folder: PathBuf) {
-    let keep = |number, secret: &wire::Secret| {
-        if let Err(error) = data::write_newest_key(&folder, number, &secret.0) {
-            tracing::warn!(%error, "`pando token create --data` does not know the newest key");
-        }
-    };
-    server.follow_newest_key(keep).await;
-}
-
-/// Notes once that the server has had a lease.
-async fn note_boot(server: Server, data: PathBuf) {
-    while !server.has_had_lease() {
-        tokio::time::sleep(LOOK_PERIOD).await;
-    }
-    if let Err(error) = DataDir::note_boot(&data) {
-        tracing::warn!(%error, "clients will drop their caches when this server is restarted");
-    }
-}
-
-async fn take_connections(
-    core: meta::Core,
-    mut connections: mpsc::UnboundedReceiver<Accepted>,
-    admission: Admission,
-) {
-    while let Some(Accepted { stream, slot }) = connections.recv().await {
-        match prepare(stream) {
-            Ok(stream) => {
-                let (core, admission) = (core.clone(), admission.clone());
-                let from = stream.peer_addr().ok();
-                tokio::task::spawn_local(async move {
-                    match admission.admit(stream).await {
-                        Ok((link, binding)) => core.serve_bound(link, from, binding).await,
-                        Err(closed) => tracing::debug!("{closed}"),
-                    }
-                    drop(slot);
-                });
-            }
-            Err(error) => tracing::warn!(%error, "a connection was lost at once"),
-        }
-    }
-}
-
-fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
-    stream.set_nodelay(true)?;
-    // A client whose machine is gone says nothing, and would have its connection for ever.
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_PAUSE)?;
-    sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_TRIES)?;
-    tokio::net::TcpStream::from_std(stream)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_connection_of_a_machine_that_is_gone_does_not_last() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let stream = prepare(ours).unwrap();
-        assert!(sockopt::socket_keepalive(&stream).unwrap());
-        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
-        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), KEEPALIVE_TRIES);
-    }
 }
