@@ -8,6 +8,7 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -16,7 +17,7 @@ use base::Clock as _;
 use client::{Connector, Encryption, SystemClock, Trust};
 use serde::{Deserialize, Serialize};
 use tls::{Acceptor, Authority, Identity, Names};
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 
 /// Age of a certificate at which a server issues itself another: a seventh of its validity.
 const ISSUE_PERIOD: Duration = Duration::from_secs(24 * 3600);
@@ -41,9 +42,13 @@ pub(crate) struct Files {
 }
 
 /// The certificate of a server, and how it is renewed.
+#[derive(Clone)]
 pub(crate) struct Certificates {
     acceptor: Acceptor,
-    source: Source,
+    /// Held for as long as it is renewed.
+    source: Arc<Mutex<Source>>,
+    /// The certificate of the file system's authority, if this server's is of it.
+    authority_pem: Option<String>,
     /// How the server knows the others of its cluster.
     connector: Connector,
 }
@@ -70,15 +75,18 @@ impl Certificates {
             let issued = now();
             let identity = authority.issue(&names, issued)?;
             let connector = Connector::new(Trust::Authority(authority.fingerprint()))?;
-            let source = Source::Issued { authority, names, issued };
-            return Ok(Certificates { acceptor: Acceptor::new(identity)?, source, connector });
+            let authority_pem = Some(authority.pem().to_owned());
+            let source = Arc::new(Mutex::new(Source::Issued { authority, names, issued }));
+            let acceptor = Acceptor::new(identity)?;
+            return Ok(Certificates { acceptor, source, authority_pem, connector });
         };
         let changed = changed(files);
         let identity = Identity::read(&files.cert, &files.key)?;
         warn_of_end(&files.cert, &identity);
         Ok(Certificates {
             acceptor: Acceptor::new(identity)?,
-            source: Source::Files { files: files.clone(), changed },
+            source: Arc::new(Mutex::new(Source::Files { files: files.clone(), changed })),
+            authority_pem: None,
             connector: Connector::new(Trust::read(&files.ca)?)?,
         })
     }
@@ -97,15 +105,12 @@ impl Certificates {
 
     /// The certificate of the file system's authority, if this server's is of it.
     pub(crate) fn authority_pem(&self) -> Option<&str> {
-        match &self.source {
-            Source::Issued { authority, .. } => Some(authority.pem()),
-            Source::Files { .. } => None,
-        }
+        self.authority_pem.as_deref()
     }
 
     /// Renews the certificate for as long as the server runs.
-    pub(crate) async fn renew(mut self) {
-        match &mut self.source {
+    pub(crate) async fn renew(self) {
+        match &mut *self.source.lock().await {
             Source::Issued { authority, names, issued } => loop {
                 tokio::time::sleep(AGE_LOOK_PERIOD).await;
                 let now = now();

@@ -15,6 +15,8 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
+
 use crate::{
     data::DataDir,
     server::{self, Listen, Options, Running},
@@ -40,10 +42,10 @@ impl Serving {
         // The next start must use the same addresses.
         let fixed =
             |listen: Listen, address: SocketAddr| Listen { address: address.to_string(), ..listen };
-        options.listen = fixed(options.listen, running.address);
+        options.listen = fixed(options.listen, running.address());
         options.word = meta::Word::default();
         options.ends_at = None;
-        options.http = options.http.zip(running.http).map(|(listen, http)| fixed(listen, http));
+        options.http = options.http.zip(running.http()).map(|(listen, http)| fixed(listen, http));
         Ok(Serving { data: data.to_owned(), options, running: Some(running) })
     }
 
@@ -77,10 +79,10 @@ impl Serving {
         }
     }
 
-    /// Stops the server, and starts it at once.
+    /// Ends the run of the server, and begins the next one at once.
     fn begin_anew(&mut self) -> anyhow::Result<()> {
-        self.running.take().map_or(Ok(()), Running::stop)?;
-        self.running = Some(server::start(DataDir::open(&self.data)?, &self.options)?);
+        let running = self.running.take().context("there is no server")?;
+        self.running = Some(running.begin_anew(&self.options)?);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use parking_lot::RwLock;
 use sha2::Sha256;
 use store::Engine;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use wire::{Binding, Dial, PeerHello};
 
 use self::{
@@ -96,6 +96,8 @@ pub(crate) struct Cluster {
     /// Whether the server goes on without a lease: it has ended, and all that was executed under it
     /// is written.
     alone: AtomicBool,
+    /// Notified when this server is to ask for its lease at once.
+    pub(crate) asks: Notify,
     transactions: AtomicU64,
     challenges: AtomicU64,
     member: u64,
@@ -145,6 +147,7 @@ impl Cluster {
             map: RwLock::new(Arc::new(member.map.clone())),
             lease_ends: AtomicU64::new(0),
             alone: AtomicBool::new(false),
+            asks: Notify::new(),
             transactions: AtomicU64::new(0),
             challenges: AtomicU64::new(0),
             member: member.member,

@@ -17,7 +17,7 @@ pub(crate) mod graph;
 mod leases;
 pub(crate) mod link;
 pub(crate) mod moves;
-
+mod news;
 pub(crate) mod roster;
 pub(crate) mod run;
 pub(crate) mod state;
@@ -25,7 +25,7 @@ mod watch;
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use base::{DirId, Epoch};
+use base::{ClusterMap, DirId, Epoch};
 use tokio::time::Instant;
 use wire::{
     Admission, Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease,
@@ -35,6 +35,7 @@ use wire::{
 use self::{
     generations::{Before, Judged},
     leases::Beat,
+    news::News,
     roster::Place,
     state::{Coordinator, State, VERSIONS_RESERVED},
 };
@@ -280,6 +281,7 @@ pub(crate) fn heartbeat(
     }
     let map = &state.member.map;
     let map = (map.epoch > req.epoch && map.epoch > Epoch(0)).then(|| map.clone());
+    let map = state.gives_map(cluster, from, map);
     // A server may ask many times before it has its list; only the first of them begins it anew.
     if req.version == 0 && !req.kept_all && state.leases.is_first_loss(from, run) {
         begin_anew(shared, state)?;
@@ -324,7 +326,7 @@ pub(crate) fn heartbeat(
 }
 
 /// Takes in a server that has joined a complete cluster and serves now: it is in the next map, with
-/// which this server begins anew.
+/// which all servers begin anew.
 fn grow(shared: &Shared, state: &mut State, from: u16, req: &Heartbeat) -> Result<Lease> {
     if !shared.is_halted() && state.roster.heard(from, &req.address) {
         let (servers, shards) = (from + 1, shared.config.shards);
@@ -332,9 +334,42 @@ fn grow(shared: &Shared, state: &mut State, from: u16, req: &Heartbeat) -> Resul
         state.member.map = map.unwrap_or_else(|| state.member.map.clone());
         state.member.servers = servers;
         state.store_for(shared)?;
-        shared.halt(Problem::begins_anew("the cluster has one server more"));
+        tracing::info!(servers, "the cluster has one server more");
+        state.has_news(shared);
     }
     Err(Fault::Retry(Retry::Busy))
+}
+
+impl State {
+    /// Calls all servers, which begin anew with the map that was stored.
+    fn has_news(&mut self, shared: &Shared) {
+        let Ok((cluster, coordinator)) = here(shared) else { return };
+        let others = (0..cluster.servers).filter(|server| *server != cluster.me);
+        self.news = Some(News::new(others, Instant::now()));
+        coordinator.changed.notify_waiters();
+        cluster.asks.notify_one();
+    }
+
+    /// The map that a server is given; this one has it when the others do.
+    fn gives_map(
+        &mut self,
+        cluster: &Cluster,
+        server: u16,
+        map: Option<ClusterMap>,
+    ) -> Option<ClusterMap> {
+        match &mut self.news {
+            Some(news) if server == cluster.me => {
+                self.news.take_if(|news| news.is_told(Instant::now())).and(map)
+            }
+            Some(news) => {
+                if map.is_some() && news.is_given_to(server) {
+                    cluster.asks.notify_one();
+                }
+                map
+            }
+            None => map,
+        }
+    }
 }
 
 /// Begins the invalidation list anew, because a server has lost something that it had answered. The

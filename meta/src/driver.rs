@@ -452,6 +452,9 @@ fn between_servers(
         Request::Announce(events) => {
             let from = connection.peer().expect("it was looked at");
             drop(txn);
+            if let Some(cluster) = shared.cluster.as_ref().filter(|_| events.dirs.is_empty()) {
+                cluster.asks.notify_one();
+            }
             let taken = coordinator::take_in(shared, from, events).map(|()| Reply::Nothing);
             if taken.is_err() || !shared.gate.is_shared() {
                 return finish(shared, incoming, reply, taken);

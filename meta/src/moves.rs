@@ -68,7 +68,11 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
         MoveStage::Commit => coordinator::moves::commit(shared, plan).map(|()| Reply::Nothing),
         MoveStage::Over => {
             if shared.moves.is_stopped_for(plan) {
-                shared.halt(Problem::begins_anew("the move of shards is over"));
+                shared.moves.is_led_no_more();
+                // With the map that the coordinator has now.
+                if let Some(cluster) = &shared.cluster {
+                    cluster.asks.notify_one();
+                }
             }
             Ok(Reply::Nothing)
         }

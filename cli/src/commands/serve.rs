@@ -608,7 +608,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The one line that a server prints.
 pub(crate) fn announce(running: &Running) -> anyhow::Result<()> {
-    let page = running.page_url.as_ref().map(|url| format!(", status page {url}"));
+    let page = running.page_url().map(|url| format!(", status page {url}"));
     let page = page.unwrap_or_default();
-    output::print(&format!("serving {} at {}{page}", running.name(), running.address))
+    output::print(&format!("serving {} at {}{page}", running.name(), running.address()))
 }

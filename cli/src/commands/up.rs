@@ -90,13 +90,13 @@ async fn serve_mount(
 ) -> anyhow::Result<()> {
     let options = args.options.on_top_of(::mount::Options {
         allow_other: rustix::process::geteuid().is_root(),
-        fsname: running.address.to_string(),
+        fsname: running.address().to_string(),
         ..::mount::Options::default()
     })?;
     let token = Token::administrator().sign(&data::signing_key(&args.data)?);
     let purpose = format!("mounted at {}", mountpoint.display());
     let mut config =
-        connect::config(vec![running.address.to_string()], Credentials::of(token), &purpose);
+        connect::config(vec![running.address().to_string()], Credentials::of(token), &purpose);
     config.access_times = options.access_times;
     config.kernel_checks = true;
     config.tasks = Tasks::Local;

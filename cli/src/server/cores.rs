@@ -1,11 +1,12 @@
 //! The threads of a server: one per core, each with its tasks.
 
-use std::{io, net::TcpStream, path::PathBuf, time::Duration};
+use std::{io, net::TcpStream, path::PathBuf, thread, time::Duration};
 
+use anyhow::Context as _;
 use meta::Server;
 use rustix::net::sockopt;
 use tokio::{
-    runtime::Runtime,
+    runtime::{Builder, Runtime},
     sync::{mpsc, watch},
     task::LocalSet,
 };
@@ -20,12 +21,27 @@ use crate::{
 /// Pause between two looks whether a server of a cluster has a lease, until it has.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Time that a stop waits for work that was handed to other threads.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Idle time after which the peer of a connection is asked whether it is still there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Number of such questions, and the pause between two of them.
 const KEEPALIVE_TRIES: u32 = 4;
 const KEEPALIVE_PAUSE: Duration = Duration::from_secs(15);
+
+pub(super) fn spawn(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> anyhow::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name).spawn(work).context("cannot start a thread")
+}
+
+pub(super) fn runtime() -> anyhow::Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .thread_name("blocking")
+        .build()
+        .context("cannot start a runtime")
+}
 
 /// One core's part of the server, before its thread has it.
 pub(super) struct Core {

@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{Options, opening};
 use crate::{admission::Clear, certificates::Files};
 
 /// Number of connections that may wait to be accepted, where the system allows it.
@@ -55,21 +54,6 @@ pub(crate) fn port_after(address: &str, more: u16) -> anyhow::Result<String> {
     let port = if port == 0 { Some(0) } else { port.checked_add(more) };
     let port = port.with_context(|| format!("too few ports follow {address}"))?;
     Ok(format!("{host}:{port}"))
-}
-
-/// Whether a server of several could listen where it is to: an error that comes before anything
-/// else is done.
-pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
-    let address = try_bind(options)?;
-    address.map_or(Ok(()), |address| opening::is_reached(address, options))
-}
-
-/// Whether a server could listen where it is to. Returns the address for clients, for as long as
-/// nobody else takes it.
-pub(crate) fn try_bind(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
-    let addresses = std::iter::once(&options.listen).chain(&options.http);
-    let bound: Vec<_> = addresses.map(bind).collect::<anyhow::Result<_>>()?;
-    Ok(bound.first().map(TcpListener::local_addr).transpose()?)
 }
 
 pub(super) fn bind(listen: &Listen) -> anyhow::Result<TcpListener> {

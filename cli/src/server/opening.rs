@@ -1,14 +1,22 @@
 //! Opens what a server stands on: the engine, the journal beside it, and the server itself.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use bench::Delayed;
 use client::{SystemClock, Tcp};
 use meta::{ClusterOptions, Limits, Offload, Server, ServerOptions};
-use store::{Blocks, Engine, RocksConfig, RocksEngine};
+use store::{Engine, RocksConfig, RocksEngine};
 
-use super::{CLUSTER_LEASE, Options, Role};
+use super::{
+    ground::Ground,
+    listen::bind,
+    options::{CLUSTER_LEASE, Options, Role},
+};
 use crate::{
     audit::AuditLog,
     certificates::Certificates,
@@ -24,13 +32,15 @@ const RESERVE_BYTES: u64 = 256 << 20;
 /// Size that a file system on a store without bounds reports, in bytes: a pebibyte.
 const UNBOUNDED: u64 = 1 << 50;
 
+/// Opens a server, with the engine that an earlier run has left, if one has.
 pub(super) fn open(
-    data: &DataDir,
-    blocks: Blocks,
+    ground: &Ground,
     options: &Options,
-    (address, certificates): (SocketAddr, &Certificates),
     beside: Besides,
+    left: Option<Arc<RocksEngine>>,
 ) -> anyhow::Result<Opened> {
+    let Ground { data, blocks, address, certificates, .. } = ground;
+    let (address, blocks) = (*address, blocks.clone());
     let folder = data.blocks_folder();
     let store = RocksConfig {
         block_cache_bytes: usize::try_from(options.memory.block_cache)?,
@@ -47,7 +57,10 @@ pub(super) fn open(
         }
         None => {
             journal::start::end(data.path())?;
-            let engine = Arc::new(data.engine(&blocks, &store)?);
+            let engine = match left {
+                Some(engine) => engine,
+                None => Arc::new(data.engine(&blocks, &store)?),
+            };
             (Arc::clone(&engine), engine as Arc<dyn Engine>, None)
         }
     };
@@ -157,7 +170,7 @@ fn cluster(
 }
 
 /// Whether other servers can reach this one at an address that they are told.
-pub(super) fn is_reached(address: SocketAddr, options: &Options) -> anyhow::Result<()> {
+fn is_reached(address: SocketAddr, options: &Options) -> anyhow::Result<()> {
     if address.ip().is_unspecified() && options.advertise.is_none() {
         return Err(usage(format!(
             "other servers cannot reach {address}: give --listen an address of one interface, or \
@@ -183,4 +196,19 @@ fn limits(data: &DataDir, options: &Options) -> Limits {
         memory: options.memory,
         ..Limits::default()
     }
+}
+
+/// Whether a server of several could listen where it is to: an error that comes before anything
+/// else is done.
+pub(crate) fn try_listen(options: &Options) -> anyhow::Result<()> {
+    let address = try_bind(options)?;
+    address.map_or(Ok(()), |address| is_reached(address, options))
+}
+
+/// Whether a server could listen where it is to. Returns the address for clients, for as long as
+/// nobody else takes it.
+pub(crate) fn try_bind(options: &Options) -> anyhow::Result<Option<SocketAddr>> {
+    let addresses = std::iter::once(&options.listen).chain(&options.http);
+    let bound: Vec<_> = addresses.map(bind).collect::<anyhow::Result<_>>()?;
+    Ok(bound.first().map(TcpListener::local_addr).transpose()?)
 }

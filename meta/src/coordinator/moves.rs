@@ -81,8 +81,8 @@ pub(crate) fn commit(shared: &Shared, number: u64) -> Result<()> {
     let map = plan::moved(&state.member.map, &plan.moves).ok_or_else(void)?;
     tracing::info!(epoch = map.epoch.0, shards = plan.moves.len(), "shards have moved");
     state.member.map = map;
-    // Each server, this one too, hears of the map with its next lease.
     state.store_for(shared)?;
     state.committed = Some(number);
+    state.has_news(shared);
     Ok(())
 }

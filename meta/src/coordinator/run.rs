@@ -16,7 +16,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    Core,
+    Core, Problem,
     cluster::{Cluster, lease::take_lease},
     millis::millis,
     record::Record as _,
@@ -53,16 +53,24 @@ async fn keep_lease(shared: &Shared, cluster: &Cluster) {
     let mut answered = None;
     loop {
         let (asked, version) = (cluster.time(), shared.invalidations.version());
+        let is_over = shared.moves.is_over();
         let asking = ask(shared, cluster, &mut coordinator, &mut answered, asked);
         let given = Box::pin(asking).await.unwrap_or_default();
         watch.look(shared, cluster);
+        let has_news = cluster.coordinator.as_ref().is_some_and(Coordinator::has_news);
+        if is_over && !has_news {
+            // The lease would have brought the map of the move.
+            shared.halt(Problem::begins_anew("the move of shards is over"));
+            return std::future::pending().await;
+        }
         // After its list has begun anew, the server says so at once: until then no announcement can
         // be told to it.
         if shared.invalidations.began_anew_since(version) {
             continue;
         }
         let pause = (given / BEATS_A_LEASE).saturating_sub(cluster.time() - asked).max(AGAIN_PAUSE);
-        tokio::time::sleep(pause).await;
+        let pause = if has_news { AGAIN_PAUSE } else { pause };
+        let _ = tokio::time::timeout(pause, cluster.asks.notified()).await;
     }
 }
 
@@ -143,8 +151,11 @@ async fn tell(shared: &Shared, coordinator: &Coordinator, mut link: Link<'_>, se
 /// lease.
 fn lacks(shared: &Shared, coordinator: &Coordinator, server: u16) -> Option<Announce> {
     let after = coordinator.has(server);
-    let events = shared.invalidations.since(after)?;
-    (!events.reset).then_some(Announce { after, dirs: events.dirs })
+    let events = shared.invalidations.since(after).filter(|events| !events.reset);
+    let dirs = events.map(|events| events.dirs);
+    // One without events has the server ask for its lease.
+    let dirs = dirs.or_else(|| coordinator.calls(server).then(Vec::new))?;
+    Some(Announce { after, dirs })
 }
 
 fn heartbeat_of(shared: &Shared, cluster: &Cluster) -> Heartbeat {

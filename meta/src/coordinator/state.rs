@@ -8,7 +8,7 @@ use tokio::{sync::Notify, time::Instant};
 use wire::Term;
 
 use super::{
-    ancestry_hints::AncestryHints, generations::Waiting, graph::Graph, leases::Leases,
+    ancestry_hints::AncestryHints, generations::Waiting, graph::Graph, leases::Leases, news::News,
     roster::Roster,
 };
 use crate::{
@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) plan: Option<Plan>,
     /// The plan that was committed last in this run.
     pub(super) committed: Option<u64>,
+    /// The map of the last move or growth in this run.
+    pub(super) news: Option<News>,
     /// Log lines about a key ring that is older here than elsewhere.
     pub(super) rings_behind: LogLimit,
 }
@@ -96,6 +98,7 @@ impl Coordinator {
             positions_stored: (Vec::new(), now),
             plan: None,
             committed: None,
+            news: None,
             rings_behind,
         };
         state.store(engine)?;
@@ -131,6 +134,16 @@ impl Coordinator {
     /// before they do.
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         self.state.lock().leases.all_know_roots(version, me, now)
+    }
+
+    /// Whether `server` is to be called, as there is a new map.
+    pub(super) fn calls(&self, server: u16) -> bool {
+        self.state.lock().news.as_mut().is_some_and(|news| news.calls(server))
+    }
+
+    /// Whether this server waits until others have a new map.
+    pub(super) fn has_news(&self) -> bool {
+        self.state.lock().news.is_some()
     }
 
     /// Version up to which `server` has the list.

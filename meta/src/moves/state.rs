@@ -12,6 +12,8 @@ pub(crate) struct Moves {
     stopped: Mutex<Option<(u64, Instant)>>,
     /// Whether all is stable that the server executed before it stopped.
     is_still: AtomicBool,
+    /// Whether the move is over for which this server has stopped.
+    over: AtomicBool,
     /// The pulls of this run that have ended.
     ended: Mutex<Vec<Ended>>,
     /// Whether this server pulls shards just now.
@@ -65,6 +67,16 @@ impl Moves {
     /// The server has stopped.
     pub(super) fn has_stopped(&self) {
         self.is_still.store(true, Ordering::Release);
+    }
+
+    /// The move is over for which this server has stopped.
+    pub(super) fn is_led_no_more(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    /// Whether the move is over for which this server has stopped.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// How a pull for a plan has ended that is asked for once more, or that comes after another one
