@@ -206,7 +206,7 @@ impl Running {
     /// # Errors
     /// When what was executed cannot be made stable, or the next run cannot begin. The server has
     /// stopped then.
-    pub(crate) fn begin_anew(mut self, options: &Options) -> anyhow::Result<Running> {
+    pub(crate) async fn begin_anew(mut self, options: &Options) -> anyhow::Result<Running> {
         if self.journal.is_some() || self.backups.is_some() {
             return self.start_again(options);
         }
@@ -222,7 +222,7 @@ impl Running {
         let until = Instant::now() + STOP_TIMEOUT;
         while Arc::strong_count(&engine) > 1 {
             anyhow::ensure!(Instant::now() < until, "the run that has ended still does something");
-            thread::sleep(ENDED_LOOK_PERIOD);
+            tokio::time::sleep(ENDED_LOOK_PERIOD).await;
         }
         serve(ground.again()?, options, Some(engine))
     }

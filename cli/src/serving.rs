@@ -60,7 +60,7 @@ impl Serving {
             if let Some(running) = &self.running {
                 let error = running.failed().await;
                 if begins_anew(&error) {
-                    match self.begin_anew() {
+                    match self.begin_anew().await {
                         Ok(()) => continue,
                         Err(error) if is_full(&error) => {}
                         Err(error) => return error,
@@ -80,9 +80,9 @@ impl Serving {
     }
 
     /// Ends the run of the server, and begins the next one at once.
-    fn begin_anew(&mut self) -> anyhow::Result<()> {
+    async fn begin_anew(&mut self) -> anyhow::Result<()> {
         let running = self.running.take().context("there is no server")?;
-        self.running = Some(running.begin_anew(&self.options)?);
+        self.running = Some(running.begin_anew(&self.options).await?);
         Ok(())
     }
 

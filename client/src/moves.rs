@@ -22,6 +22,13 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Time that names may take to arrive before that.
 const GATHERED_WITHIN: Duration = Duration::from_secs(20);
+/// Time for the copies that are made ahead, while everything goes on.
+const AHEAD_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Number of times that records are copied ahead, and the time after which once more is not worth it.
+const AHEAD_TURNS: usize = 5;
+const AHEAD_SHORT: Duration = Duration::from_secs(3);
+/// Pause between two questions how much is copied.
+const TOLD_PERIOD: Duration = Duration::from_millis(500);
 /// Time for all copies. Sessions must not end meanwhile at the servers that have stopped.
 const COPIED_WITHIN: Duration = Duration::from_secs(40);
 /// Servers that have stopped are told so again, or they begin anew.
@@ -71,28 +78,53 @@ impl Client {
         }
     }
 
-    /// Moves shards so that servers in `leave` have none and the others equally many. Changes wait
-    /// while those are copied; nobody sees an error. For administrators.
+    /// Moves shards so that servers in `leave` have none and the others equally many. Most records
+    /// are copied while they are used; then changes wait for the rest, and servers begin anew.
+    /// Nobody sees an error. For administrators.
     ///
     /// # Errors
     /// See [`MoveError`]. The shards are where they were then.
     pub async fn move_shards(&self, leave: &[u16]) -> Result<Moved, MoveError> {
+        self.move_shards_and_tell(leave, &|_| ()).await
+    }
+
+    /// Like [`Client::move_shards`]. `tell` is called with the number of records that are copied so
+    /// far, while everything goes on.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub async fn move_shards_and_tell(
+        &self,
+        leave: &[u16],
+        tell: &dyn Fn(u64),
+    ) -> Result<Moved, MoveError> {
         let number = self.core.config.random.next() | 1;
+        let moves = self.ask_plan(number, leave).await?;
+        if moves.is_empty() {
+            return Ok(Moved { moves, records: 0, waited: Duration::ZERO });
+        }
+        // A server that gets shards of several copies them in turn, so those of the first have
+        // changed by the end.
+        for _ in 0..AHEAD_TURNS {
+            let began = Instant::now();
+            self.copy_and_tell(number, &moves, tell).await?;
+            if began.elapsed() < AHEAD_SHORT {
+                break;
+            }
+        }
         // All servers are asked, so the session is joined before any waits.
         self.dump_step(number, DumpStage::Gather).await?;
-        let moved = self.lead(number, leave).await;
-        let (from, _) = moved.as_ref().map(|moved| parties(&moved.moves)).unwrap_or_default();
+        let (from, _) = parties(&moves);
+        let moved = self.lead(number, moves).await;
         self.end_move(number, moved.is_err(), from).await;
         let moved = moved?;
         self.until_settled(&moved.moves).await;
         Ok(moved)
     }
 
-    async fn lead(&self, number: u64, leave: &[u16]) -> Result<Moved, MoveError> {
-        let moves = self.ask_plan(number, leave).await?;
-        if moves.is_empty() {
-            return Ok(Moved { moves, records: 0, waited: Duration::ZERO });
-        }
+    async fn lead(&self, number: u64, moves: Vec<ShardMove>) -> Result<Moved, MoveError> {
+        // Some records have changed while names arrived.
+        self.copy_and_tell(number, &moves, &|_| ()).await?;
         let (from, _) = parties(&moves);
         let began = Instant::now();
         self.dump_step(number, DumpStage::Pause).await?;
@@ -118,15 +150,62 @@ impl Client {
         moves: &[ShardMove],
         from: &[u16],
     ) -> Result<u64, MoveError> {
-        let copied = pin!(timeout(COPIED_WITHIN, self.copy(number, moves)));
+        let copy = self.copy(number, moves, MoveStage::Take, COPIED_WITHIN);
+        let copied = pin!(timeout(COPIED_WITHIN, copy));
         match select(copied, pin!(self.keep_stopped(number, from))).await {
             Either::Left((copied, _)) => copied.map_err(|_| MoveError::TooLong(COPIED_WITHIN))?,
             Either::Right((never, _)) => match never {},
         }
     }
 
+    /// Has each server that gets shards copy them, while they are served where they are.
+    async fn copy_ahead(&self, number: u64, moves: &[ShardMove]) -> Result<(), MoveError> {
+        self.copy(number, moves, MoveStage::Ahead, AHEAD_WITHIN).await.map(drop)
+    }
+
+    async fn copy_and_tell(
+        &self,
+        number: u64,
+        moves: &[ShardMove],
+        tell: &dyn Fn(u64),
+    ) -> Result<(), MoveError> {
+        let copied = pin!(self.copy_ahead(number, moves));
+        match select(copied, pin!(self.tell_copied(number, moves, tell))).await {
+            Either::Left((copied, _)) => copied,
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    /// Tells again and again how many records the servers that get shards have copied.
+    async fn tell_copied(
+        &self,
+        number: u64,
+        moves: &[ShardMove],
+        tell: &dyn Fn(u64),
+    ) -> Infallible {
+        let (from, to) = parties(moves);
+        let all: Vec<u16> = to.iter().chain(&from).copied().collect();
+        loop {
+            sleep(TOLD_PERIOD).await;
+            // All learn by this that somebody leads the move.
+            let asked = all.iter().map(|it| self.step(*it, number, MoveStage::Copied, PATIENCE));
+            let copied = join_all(asked).await;
+            let copied = copied.into_iter().take(to.len()).map(|copied| match copied {
+                Ok(Reply::Job(records)) => records,
+                _ => 0,
+            });
+            tell(copied.sum());
+        }
+    }
+
     /// Has each server that gets shards pull them, and returns the number of records.
-    async fn copy(&self, number: u64, moves: &[ShardMove]) -> Result<u64, MoveError> {
+    async fn copy(
+        &self,
+        number: u64,
+        moves: &[ShardMove],
+        stage: fn(ShardsFrom) -> MoveStage,
+        patience: Duration,
+    ) -> Result<u64, MoveError> {
         let mut takes: BTreeMap<u16, BTreeMap<u16, Vec<ShardId>>> = BTreeMap::new();
         for ShardMove { shard, from, to } in moves {
             takes.entry(*to).or_default().entry(*from).or_default().push(*shard);
@@ -134,8 +213,8 @@ impl Client {
         let copies = takes.into_iter().map(|(to, from)| async move {
             let mut records = 0;
             for (server, shards) in from {
-                let take = MoveStage::Take(ShardsFrom { server, shards });
-                match self.step(to, number, take, COPIED_WITHIN).await? {
+                let take = stage(ShardsFrom { server, shards });
+                match self.step(to, number, take, patience).await? {
                     Reply::Job(count) => records += count,
                     _ => return Err(MoveError::from(unexpected())),
                 }

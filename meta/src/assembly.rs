@@ -29,7 +29,7 @@ use crate::{
     keys::{Keys, ring::KeyRing},
     lag::Lag,
     lock::LockTable,
-    moves,
+    moves::{self, ahead::NotingEngine},
     observe::{self, Observed},
     opens::Opens,
     placing::homes::Homes,
@@ -96,6 +96,11 @@ impl Server {
     ) -> Result<Server, OpenError> {
         upgrade::bring_up_to_date(engine.as_ref())?;
         moves::arrival::settle(engine.as_ref())?;
+        let moves = moves::state::Moves::default();
+        let engine = match engine.get(&key::member())? {
+            Some(_) => Arc::new(NotingEngine { engine, ahead: Arc::clone(&moves.ahead), bugs }),
+            None => engine,
+        };
         let position_at_start = engine.position();
         let config = engine.get(&key::config())?.ok_or(OpenError::NotFormatted)?;
         let config = Config::from_record(&config)?;
@@ -207,7 +212,7 @@ impl Server {
             jobs: Default::default(),
             dumps: Default::default(),
             pauses: Default::default(),
-            moves: Default::default(),
+            moves,
             feed: Arc::new(feed),
             counters: Counters::default(),
             bugs,

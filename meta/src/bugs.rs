@@ -135,6 +135,8 @@ pub enum Bug {
     ServesWhileMoving,
     /// A server that gets shards is not told of sessions that have something open there (`moves`).
     SessionsStayBehind,
+    /// Changes are not noted while shards are copied ahead of a move.
+    AheadNotNoted,
     /// A refusal is answered though its reads at other servers may be of different moments
     /// (`transact::run`).
     RefusedUnseen,
@@ -187,7 +189,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 77] = [
+    pub const ALL: [Bug; 78] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -246,6 +248,7 @@ impl Bug {
         Bug::PauseIgnored,
         Bug::ServesWhileMoving,
         Bug::SessionsStayBehind,
+        Bug::AheadNotNoted,
         Bug::RefusedUnseen,
         Bug::AllowanceKept,
         Bug::BytesAllowanceKept,

@@ -15,13 +15,14 @@
 //!
 //! Paper: SFS §3.7 (servers join and leave), HSM² §3.3 (subtrees migrate).
 
+pub(crate) mod ahead;
 pub(crate) mod arrival;
 mod give;
 pub(crate) mod plan;
 pub(crate) mod state;
 mod take;
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 use wire::{MoveStage, MoveStep, Reply, Request, Retry};
@@ -61,9 +62,14 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
     if shared.cluster.is_none() {
         return Err(Fault::Refused("this file system has one server".into()));
     }
+    if matches!(stage, MoveStage::Ahead(_) | MoveStage::Copied | MoveStage::Take(_)) {
+        shared.moves.is_led_on(plan);
+    }
     match stage {
         MoveStage::Plan(leave) => coordinator::moves::plan(shared, plan, &leave).map(Reply::Plan),
         MoveStage::Stop => stop(shared, plan).await.map(|()| Reply::Nothing),
+        MoveStage::Ahead(from) => take::ahead(shared, plan, &from).await.map(Reply::Job),
+        MoveStage::Copied => Ok(Reply::Job(shared.moves.records.load(Ordering::Relaxed))),
         MoveStage::Take(from) => take::once(shared, plan, &from).await.map(Reply::Job),
         MoveStage::Commit => coordinator::moves::commit(shared, plan).map(|()| Reply::Nothing),
         MoveStage::Over => {

@@ -1,7 +1,8 @@
 //! Moving shards from one server to others, which the client of an administrator leads.
 //!
-//! All servers pause as for a dump ([`DumpStep`](crate::DumpStep)), the servers that shards leave
-//! stop serving, those that get them pull what is stored, and the coordinator's next map says whose
+//! Servers that get shards copy most of their records while they are served. Then all servers pause
+//! as for a dump ([`DumpStep`](crate::DumpStep)), the servers that shards leave stop serving, those
+//! that get them pull what has changed since, and the coordinator's next map says whose
 //! they are. Each server then begins anew with that map. Until the coordinator has stored it, a
 //! start of any server that takes part makes the plan void, so that nothing has moved.
 
@@ -40,6 +41,13 @@ codec! {
         Commit = 4,
         /// To a server that has stopped: begin anew. Answer: nothing.
         Over = 5,
+        /// To a server that gets shards, before [`MoveStage::Stop`]: pull them from one that still
+        /// serves, or what has changed since it did. Answer: the number of records so far, when
+        /// they are on stable storage.
+        Ahead(ShardsFrom) = 6,
+        /// To a server that gets shards or gives some, while they are copied ahead: somebody still
+        /// leads this. Answer: the number of records that it has copied for the pull that goes on.
+        Copied = 7,
     }
 }
 
@@ -68,8 +76,8 @@ codec! {
 }
 
 codec! {
-    /// Asks a server that has stopped for records of shards that leave it, and for what a server
-    /// needs to know of the sessions that may come after them.
+    /// Asks a server for records of shards that leave it, and, when it has stopped, for what a
+    /// server needs to know of the sessions that may come after them.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ShardPull {
         /// Number of the plan.
@@ -79,12 +87,15 @@ codec! {
         /// Key at which the page begins: [`ShardPage::next`] of the page before, empty for the
         /// first.
         pub from: Bytes,
+        /// `None`: all records, of a server that has stopped. 0: those of users, of one that serves.
+        /// Else the records that have changed since such a pull, in this round or later.
+        pub since: Option<u64>,
     }
 }
 
 codec! {
     /// Records that move.
-    #[derive(Debug, Clone, PartialEq, Eq)]
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct ShardPage {
         /// Keys and values as stored, ascending.
         pub records: Vec<(Bytes, Bytes)>,
@@ -92,11 +103,15 @@ codec! {
         pub blocks: Vec<(BlockId, u32)>,
         /// Key at which the next page begins; `None` after the last.
         pub next: Option<Bytes>,
+        /// Keys under which there is nothing any more, ascending.
+        pub gone: Vec<Bytes>,
+        /// Number of the present round of changes, if the records were pulled ahead.
+        pub round: u64,
     }
 }
 
 codec! {
-    /// Asks a server that has stopped for a block that a [`ShardPage`] has named.
+    /// Asks a server for a block that a [`ShardPage`] has named.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ShardBlock {
         /// Number of the plan.

@@ -69,7 +69,7 @@ variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(DumpStage { Gather, Pause, Settle, Take, Resume });
-variants!(MoveStage { Plan, Stop, Take, Commit, Over });
+variants!(MoveStage { Plan, Stop, Take, Commit, Over, Ahead, Copied });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });

@@ -1,10 +1,11 @@
 //! `pando server`: the servers of a file system, and which shards each of them has.
 
-use std::process::ExitCode;
+use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Subcommand;
 use client::{Client, Moved};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::cluster::Cluster;
@@ -42,9 +43,9 @@ struct List {
 
 /// Give all servers equally many shards.
 ///
-/// Changes wait while records are copied, and servers that lose or get shards begin anew, which
-/// takes about a second. Programs see a pause and no error. If this command or a server ends
-/// meanwhile, the shards stay where they were.
+/// Records are copied while everything goes on. Then changes wait for a moment, and servers that
+/// lose or get shards begin anew. Programs see a pause of some tenths of a second and no error. If
+/// this command or a server ends meanwhile, the shards stay where they were.
 #[derive(Debug, clap::Args)]
 struct Balance {
     #[command(flatten)]
@@ -153,7 +154,10 @@ fn move_shards(place: Place, leave: &[u16], how: &How, purpose: &str) -> anyhow:
             let moves = client.plan_moves(leave).await.context("cannot say what would move")?;
             return Ok(Moved { moves, records: 0, waited: std::time::Duration::ZERO });
         }
-        client.move_shards(leave).await.context("the shards stay where they were")
+        let bar = bar();
+        let moved = client.move_shards_and_tell(leave, &|records| bar.set_position(records)).await;
+        bar.finish_and_clear();
+        moved.context("the shards stay where they were")
     })?;
     let mut pairs: Vec<(u16, u16)> = moved.moves.iter().map(|it| (it.from, it.to)).collect();
     pairs.sort_unstable();
@@ -169,6 +173,14 @@ fn move_shards(place: Place, leave: &[u16], how: &How, purpose: &str) -> anyhow:
         return output::print_json(&report);
     }
     output::print(&report.to_text())
+}
+
+fn bar() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("copied {pos} records in {elapsed}");
+    ProgressBar::new(0).with_style(style.expect("the template is well-formed"))
 }
 
 impl Report {

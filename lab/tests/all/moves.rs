@@ -366,9 +366,18 @@ fn a_server_that_serves_while_its_shards_are_copied_is_found_out() {
 
 #[test]
 fn sessions_that_stay_behind_are_found_out() {
-    let pin = Pin { seed: Some(6), word: "bad file descriptor", seeds: 0..40 };
+    let pin = Pin { seed: None, word: "bad file descriptor", seeds: 0..40 };
     let found = planted::find(&pin, |seed, planted| {
         moves_of(seed, 3, planted.then_some(Bug::SessionsStayBehind)).map(drop)
+    });
+    println!("{}", found.unwrap());
+}
+
+#[test]
+fn changes_that_are_not_noted_while_shards_are_copied_ahead_are_found_out() {
+    let pin = Pin { seed: None, word: "", seeds: 0..40 };
+    let found = planted::find(&pin, |seed, planted| {
+        moves_of(seed, 3, planted.then_some(Bug::AheadNotNoted)).map(drop)
     });
     println!("{}", found.unwrap());
 }

@@ -32,6 +32,13 @@ impl News {
         self.to_call.remove(&server)
     }
 
+    /// A call was lost.
+    pub(super) fn calls_again(&mut self, server: u16) {
+        if self.lacking.contains(&server) {
+            self.to_call.insert(server);
+        }
+    }
+
     /// Notes that a server is given the map. Returns whether it was the last one.
     pub(super) fn is_given_to(&mut self, server: u16) -> bool {
         self.lacking.remove(&server) && self.lacking.is_empty()
@@ -52,10 +59,13 @@ mod tests {
         let now = Instant::now();
         let mut news = News::new([1, 2].into_iter(), now);
         assert!(news.calls(1) && !news.calls(1) && news.calls(2) && !news.calls(3));
-        assert!(!news.is_told(now));
+        news.calls_again(1);
+        assert!(news.calls(1) && !news.is_told(now));
         assert!(!news.is_given_to(1) && !news.is_given_to(1));
         assert!(!news.is_told(now) && news.is_told(now + TOLD_WITHIN));
         assert!(news.is_given_to(2));
         assert!(news.is_told(now));
+        news.calls_again(2);
+        assert!(!news.calls(2), "it has the map");
     }
 }

@@ -140,9 +140,15 @@ async fn tell(shared: &Shared, coordinator: &Coordinator, mut link: Link<'_>, se
             continue;
         };
         let version = announce.after + announce.dirs.len() as u64;
+        let is_call = announce.dirs.is_empty();
         match link.ask(Request::Announce(announce)).await {
             Ok(_) => coordinator.acknowledged(server, version),
-            Err(Lost) => tokio::time::sleep(AGAIN_PAUSE).await,
+            Err(Lost) => {
+                if is_call {
+                    coordinator.calls_again(server);
+                }
+                tokio::time::sleep(AGAIN_PAUSE).await;
+            }
         }
     }
 }

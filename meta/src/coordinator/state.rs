@@ -141,6 +141,13 @@ impl Coordinator {
         self.state.lock().news.as_mut().is_some_and(|news| news.calls(server))
     }
 
+    /// A call of `server` was lost.
+    pub(super) fn calls_again(&self, server: u16) {
+        if let Some(news) = self.state.lock().news.as_mut() {
+            news.calls_again(server);
+        }
+    }
+
     /// Whether this server waits until others have a new map.
     pub(super) fn has_news(&self) -> bool {
         self.state.lock().news.is_some()

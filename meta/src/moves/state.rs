@@ -1,9 +1,19 @@
 //! The part of a server in a move, in memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
+use base::BlockId;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use super::ahead::{Ahead, QUIET_MAX};
 
 /// The part of this server in a move.
 #[derive(Default)]
@@ -16,6 +26,14 @@ pub(crate) struct Moves {
     over: AtomicBool,
     /// The pulls of this run that have ended.
     ended: Mutex<Vec<Ended>>,
+    /// The plan that somebody leads, and when he has said so.
+    wanted: Mutex<Option<(u64, Instant)>>,
+    /// Number of records of the pull that goes on, or has ended last.
+    pub(super) records: AtomicU64,
+    /// Copies ahead of shards that this server gets.
+    copied: Mutex<Vec<Copied>>,
+    /// Copies ahead of shards that leave it.
+    pub(crate) ahead: Arc<Ahead>,
     /// Whether this server pulls shards just now.
     takes: AtomicBool,
     /// Whether no record is here of a shard that is another server's.
@@ -30,6 +48,30 @@ struct Ended {
     records: Option<u64>,
 }
 
+/// Shards that were copied ahead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Copied {
+    pub(super) plan: u64,
+    pub(super) from: u16,
+    /// The round from which on changes are missing.
+    pub(super) round: u64,
+    /// Number of records so far.
+    pub(super) records: u64,
+    /// Contents that have changed meanwhile.
+    pub(super) contents: Contents,
+}
+
+/// Contents of files that have changed while they were copied ahead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    /// Keys of records of which a block was gone when it was asked for. They have changed since.
+    pub(super) left: BTreeSet<Bytes>,
+    /// Blocks here that records have named.
+    pub(super) unnamed: BTreeSet<BlockId>,
+    /// Blocks that changed records name, each with the key of its record.
+    pub(super) named: BTreeMap<BlockId, Bytes>,
+}
+
 /// A pull of shards; it has ended when this is dropped.
 pub(super) struct Taking<'a>(&'a Moves);
 
@@ -40,6 +82,18 @@ impl Drop for Taking<'_> {
 }
 
 impl Moves {
+    /// Somebody leads a move, in which this server may get shards or give some.
+    pub(super) fn is_led_on(&self, plan: u64) {
+        *self.wanted.lock() = Some((plan, Instant::now()));
+        self.ahead.is_led(plan);
+    }
+
+    /// Whether the copy ahead for a plan is to go on.
+    pub(super) fn is_wanted(&self, plan: u64) -> bool {
+        let wanted = self.wanted.lock();
+        wanted.is_some_and(|(of, told)| of == plan && told.elapsed() < QUIET_MAX)
+    }
+
     /// Whether this server has stopped for a move.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.lock().is_some()
@@ -93,6 +147,20 @@ impl Moves {
     /// A pull has ended.
     pub(super) fn ends(&self, plan: u64, from: u16, records: Option<u64>) {
         self.ended.lock().push(Ended { plan, from, records });
+    }
+
+    /// The copy ahead that was made for a plan.
+    pub(super) fn copied(&self, plan: u64, from: u16) -> Option<Copied> {
+        let mut copied = self.copied.lock();
+        let at = copied.iter().position(|it| it.plan == plan && it.from == from)?;
+        Some(copied.swap_remove(at))
+    }
+
+    /// A copy ahead was made, or brought up to date. Copies for other plans count no more.
+    pub(super) fn has_copied(&self, copy: Copied) {
+        let mut copied = self.copied.lock();
+        copied.retain(|it| it.plan == copy.plan && it.from != copy.from);
+        copied.push(copy);
     }
 
     /// When the server was last told to stop, if it has.

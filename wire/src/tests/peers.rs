@@ -227,6 +227,7 @@ pub(super) fn requests() -> Vec<Request> {
             plan: 300,
             shards: vec![ShardId(5), ShardId(300)],
             from: Bytes::from_static(b"\0\x01Nkey"),
+            since: Some(300),
         }),
         Request::ShardBlock(ShardBlock { plan: 300, block: part().block, bytes: 70_000 }),
     ]
@@ -310,6 +311,8 @@ pub(super) fn replies() -> Vec<Reply> {
             records: vec![(Bytes::from_static(b"\0\x05Nkey"), Bytes::from_static(b"value"))],
             blocks: vec![(part().block, 70_000)],
             next: Some(Bytes::from_static(b"\0\x05Nnext")),
+            gone: vec![Bytes::from_static(b"\0\x05Ngone")],
+            round: 300,
         }),
     ]
     .into_iter()

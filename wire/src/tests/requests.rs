@@ -287,6 +287,7 @@ fn others() -> Vec<Request> {
 /// Every step of a move.
 pub(super) fn moves() -> Vec<MoveStage> {
     let from = ShardsFrom { server: 2, shards: vec![ShardId(5), ShardId(300)] };
-    let (plan, take) = (MoveStage::Plan(vec![2, 3]), MoveStage::Take(from));
-    vec![plan, MoveStage::Stop, take, MoveStage::Commit, MoveStage::Over]
+    let plan = MoveStage::Plan(vec![2, 3]);
+    let (take, ahead) = (MoveStage::Take(from.clone()), MoveStage::Ahead(from));
+    vec![plan, MoveStage::Stop, take, MoveStage::Commit, MoveStage::Over, ahead, MoveStage::Copied]
 }
