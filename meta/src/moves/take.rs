@@ -73,7 +73,7 @@ async fn run_ahead(pull: &mut Pull<'_>) -> Result<u64> {
     };
     let mut changed = match changed {
         Some(changed) => changed,
-        // Nothing is copied yet, or nothing is known there any more of what was.
+        // No copy is here yet, or nothing is known there any more of the one that is.
         None => {
             (pull.records, pull.contents) = (0, Contents::default());
             pull.pages(Some(0)).await?
