@@ -137,7 +137,15 @@ impl Load {
     ) -> anyhow::Result<()> {
         let random = self.world.random(path);
         let text = format!("in {path}");
-        match random.below(5) {
+        match random.below(6) {
+            // Other contents, in other blocks.
+            5 => {
+                let known =
+                    self.there.borrow().keys().find(|it| it.starts_with(&path[..3])).cloned();
+                let Some(known) = known else { return Ok(()) };
+                client.write(&known, text.as_bytes()).await?;
+                self.there.borrow_mut().insert(known, text);
+            }
             // A file that is made, and kept open without its name.
             0 => {
                 let options = OpenOptions::both().create_new(0o644);
