@@ -110,7 +110,7 @@ pub use filesystem::{COPY_BYTES_MAX, FileLock, FileSystem, Handle, Made, New, Un
 pub use fs::ReadDir;
 pub use fsck::Fsck;
 pub use local_locks::{LocalLocks, LockTurn};
-pub use moves::{MoveError, Moved};
+pub use moves::{MoveError, Moved, balance};
 pub use system::{SystemClock, SystemRandom};
 pub use tcp::{Encryption, Tcp, connector_of};
 pub use tls::{Connector, Trust};

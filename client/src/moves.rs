@@ -3,15 +3,19 @@
 //! Whatever happens to this client or to a server meanwhile, the shards are either where they were
 //! or where they were to go, and everything goes on by itself within some seconds.
 
+pub mod balance;
+
 use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
 
 use base::ShardId;
 use futures::future::{Either, join_all, select, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
 use wire::{
-    DumpStage, DumpStep, MoveStage, MoveStep, Reply, Request, ShardMove, ShardsFrom, moves::NO_PLAN,
+    DumpStage, DumpStep, MoveStage, MoveStep, Reply, Request, ShardMove, ShardRequests, ShardsFrom,
+    moves::NO_PLAN,
 };
 
+use self::balance::ShardLoad;
 use crate::{
     Client, Error,
     error::unexpected,
@@ -88,6 +92,48 @@ impl Client {
         self.move_shards_and_tell(leave, &|_| ()).await
     }
 
+    /// Moves exactly these shards, like [`Client::move_shards_and_tell`]. A server that gives some
+    /// may get none.
+    ///
+    /// # Errors
+    /// See [`MoveError`]; refused, too, when a shard is not where its move begins.
+    pub async fn move_these_shards(
+        &self,
+        moves: &[ShardMove],
+        tell: &dyn Fn(u64),
+    ) -> Result<Moved, MoveError> {
+        let number = self.core.config.random.next() | 1;
+        let adopt = MoveStage::Adopt(moves.to_vec());
+        match self.step(COORDINATOR, number, adopt, PATIENCE).await? {
+            Reply::Plan(moves) => self.move_planned(number, moves, tell).await,
+            _ => Err(unexpected().into()),
+        }
+    }
+
+    /// The requests for each shard since its server began; those of a server that begins anew begin
+    /// at 0 again. For administrators.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub async fn shard_loads(&self) -> Result<Vec<ShardLoad>, MoveError> {
+        let asked = (0..self.servers()).map(|server| async move {
+            match self.step(server, NO_PLAN, MoveStage::Loads, PATIENCE).await? {
+                Reply::Loads(loads) => Ok((server, loads)),
+                _ => Err(MoveError::from(unexpected())),
+            }
+        });
+        let all = try_join_all(asked).await?.into_iter();
+        Ok(all
+            .flat_map(|(server, loads)| {
+                let load = move |it: ShardRequests| {
+                    let ShardRequests { shard, requests } = it;
+                    ShardLoad { shard, server, requests }
+                };
+                loads.into_iter().map(load)
+            })
+            .collect())
+    }
+
     /// Like [`Client::move_shards`]. `tell` is called with the number of records that are copied so
     /// far, while everything goes on.
     ///
@@ -100,6 +146,15 @@ impl Client {
     ) -> Result<Moved, MoveError> {
         let number = self.core.config.random.next() | 1;
         let moves = self.ask_plan(number, leave).await?;
+        self.move_planned(number, moves, tell).await
+    }
+
+    async fn move_planned(
+        &self,
+        number: u64,
+        moves: Vec<ShardMove>,
+        tell: &dyn Fn(u64),
+    ) -> Result<Moved, MoveError> {
         if moves.is_empty() {
             return Ok(Moved { moves, records: 0, waited: Duration::ZERO });
         }

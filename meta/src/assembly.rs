@@ -213,6 +213,7 @@ impl Server {
             dumps: Default::default(),
             pauses: Default::default(),
             moves,
+            loads: moves::loads::Loads::new(config.shards),
             feed: Arc::new(feed),
             counters: Counters::default(),
             bugs,

@@ -18,6 +18,7 @@
 pub(crate) mod ahead;
 pub(crate) mod arrival;
 mod give;
+pub(crate) mod loads;
 pub(crate) mod plan;
 pub(crate) mod state;
 mod take;
@@ -67,6 +68,8 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
     }
     match stage {
         MoveStage::Plan(leave) => coordinator::moves::plan(shared, plan, &leave).map(Reply::Plan),
+        MoveStage::Adopt(moves) => coordinator::moves::adopt(shared, plan, moves).map(Reply::Plan),
+        MoveStage::Loads => Ok(Reply::Loads(shared.loads.of(|shard| shared.owns(shard)))),
         MoveStage::Stop => stop(shared, plan).await.map(|()| Reply::Nothing),
         MoveStage::Ahead(from) => take::ahead(shared, plan, &from).await.map(Reply::Job),
         MoveStage::Copied => Ok(Reply::Job(shared.moves.records.load(Ordering::Relaxed))),

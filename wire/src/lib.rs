@@ -53,7 +53,9 @@ pub use ids::{ANONYMOUS, IdMapping, IdRange, Squash};
 pub use keys::{KeyShown, KeysChange, KeysShown, Revoke, RevokedShown, Secret, SignToken};
 pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
-pub use moves::{MoveStage, MoveStep, ShardBlock, ShardMove, ShardPage, ShardPull, ShardsFrom};
+pub use moves::{
+    MoveStage, MoveStep, ShardBlock, ShardMove, ShardPage, ShardPull, ShardRequests, ShardsFrom,
+};
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,
     RenameMode, Renamed, Rmdir, Setattr, Symlink, Tmpfile, Unlink, Walk, WalkTo, Walked,

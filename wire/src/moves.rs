@@ -48,6 +48,12 @@ codec! {
         /// To a server that gets shards or gives some, while they are copied ahead: somebody still
         /// leads this. Answer: the number of records that it has copied for the pull that goes on.
         Copied = 7,
+        /// To any server: the requests for each shard since the server began. Answer: those.
+        Loads = 8,
+        /// To the coordinator, instead of [`MoveStage::Plan`]: exactly these shards move. Answer:
+        /// the same; refused when one is not where it should be, or a server would both give and
+        /// get some.
+        Adopt(Vec<ShardMove>) = 9,
     }
 }
 
@@ -72,6 +78,17 @@ codec! {
         pub from: u16,
         /// Number of the server that gets it.
         pub to: u16,
+    }
+}
+
+codec! {
+    /// The requests for a shard.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ShardRequests {
+        /// The shard.
+        pub shard: ShardId,
+        /// Number of requests since the server began.
+        pub requests: u64,
     }
 }
 

@@ -509,5 +509,7 @@ codec! {
         Over(Vec<peer::TxnId>) = 105,
         /// To `ShardPull`.
         ShardPage(moves::ShardPage) = 106,
+        /// To `Move` with `Loads`.
+        Loads(Vec<moves::ShardRequests>) = 107,
     }
 }

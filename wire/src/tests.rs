@@ -69,7 +69,7 @@ variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(DumpStage { Gather, Pause, Settle, Take, Resume });
-variants!(MoveStage { Plan, Stop, Take, Commit, Over, Ahead, Copied });
+variants!(MoveStage { Plan, Stop, Take, Commit, Over, Ahead, Copied, Loads, Adopt });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
@@ -225,6 +225,7 @@ variants!(Reply {
     DumpStarted,
     DumpPage,
     Plan,
+    Loads,
     Values,
     Vote,
     Outcome,

@@ -1,5 +1,7 @@
 //! `pando server`: the servers of a file system, and which shards each of them has.
 
+mod by_load;
+
 use std::{io::IsTerminal as _, process::ExitCode};
 
 use anyhow::Context as _;
@@ -8,6 +10,7 @@ use client::{Client, Moved};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use self::by_load::ByLoad;
 use super::cluster::Cluster;
 use crate::{
     connect::{self, Servers, TokenArgs},
@@ -41,7 +44,7 @@ struct List {
     json: bool,
 }
 
-/// Give all servers equally many shards.
+/// Give all servers equally many shards, or equally much to do.
 ///
 /// Records are copied while everything goes on. Then changes wait for a moment, and servers that
 /// lose or get shards begin anew. Programs see a pause of some tenths of a second and no error. If
@@ -50,6 +53,8 @@ struct List {
 struct Balance {
     #[command(flatten)]
     place: Place,
+    #[command(flatten)]
+    by_load: ByLoad,
     #[command(flatten)]
     how: How,
 }
@@ -122,7 +127,12 @@ impl List {
 
 impl Balance {
     fn run(self) -> anyhow::Result<()> {
-        move_shards(self.place, &[], &self.how, "pando server balance")
+        const PURPOSE: &str = "pando server balance";
+        if self.by_load.is_asked() {
+            let how = (self.how.dry_run, self.how.json);
+            return self.place.on(PURPOSE, async |client| self.by_load.run(client, how).await);
+        }
+        move_shards(self.place, &[], &self.how, PURPOSE)
     }
 }
 

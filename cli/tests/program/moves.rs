@@ -87,6 +87,43 @@ fn a_complete_cluster_takes_in_a_server_and_another_is_drained() {
 }
 
 #[test]
+fn shards_move_to_servers_that_have_less_to_do() {
+    let forming = Forming::of("2");
+    let (address, token) = (forming.address.as_str(), text(&forming.token));
+    let second = forming.join("second");
+    forming.until_sound();
+    succeed(&["server", "drain", address, "1", "--token", token]);
+    until_there_are(&forming, 2);
+    assert_eq!(shards(&forming), [1024, 0]);
+    let by_load = ["server", "balance", address, "--token", token, "--by-load", "--look", "1"];
+    let said = succeed(&by_load);
+    assert!(said.contains("too few requests"), "{said}");
+
+    // The client is stopped when it is not needed any more.
+    let load = ["bench", "md", address, "--token", token, "--ranks", "2", "--files", "1500"];
+    let load = [&load[..], &["--iterations", "200"]].concat();
+    let mut load = pando(&load).stdout(Stdio::null()).spawn().unwrap();
+    let until_looked = |options: &[&str]| {
+        // The load may begin later than this does.
+        (0..20).map(|_| succeed(&[&by_load[..], options].concat())).find(|it| it.contains("shard "))
+    };
+    let said = until_looked(&["--dry-run"]).expect("the load is never seen");
+    assert!(said.contains("would move shard ") && said.contains("from server 0 to server 1"));
+    assert_eq!(shards(&forming), [1024, 0]);
+    let said = until_looked(&[]).expect("the load is seen no more");
+    assert!(said.contains("moving shard "), "{said}");
+    assert!(load.try_wait().unwrap().is_none(), "a client sees an error");
+    load.kill().unwrap();
+    load.wait().unwrap();
+    until_there_are(&forming, 2);
+    let now = shards(&forming);
+    assert!(now[1] > 0 && now[0] + now[1] == 1024, "{now:?}");
+    let said = succeed(&["fsck", address, "--token", token]);
+    assert!(said.contains("nothing is wrong"), "{said}");
+    assert_eq!((second.stop(), forming.coordinator.stop()), (Some(0), Some(0)));
+}
+
+#[test]
 fn a_file_system_of_one_server_becomes_one_of_several_while_it_is_used() {
     let data = Data::formatted();
     let alone = data.serve(&["--http", "off"]);

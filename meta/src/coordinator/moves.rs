@@ -8,6 +8,7 @@ use wire::{Retry, ShardMove};
 
 use super::{State, here};
 use crate::{
+    cluster::Cluster,
     error::{Fault, Result},
     moves::plan::{self, Plan},
     server::Shared,
@@ -41,6 +42,24 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
         return Err(Fault::Refused("no server would be left that has the shards".into()));
     }
     let moves = plan::plan(&map, leave);
+    keep(cluster, &mut state, number, moves)
+}
+
+/// Takes over a plan that somebody else has made.
+pub(crate) fn adopt(shared: &Shared, number: u64, moves: Vec<ShardMove>) -> Result<Vec<ShardMove>> {
+    let (cluster, coordinator) = here(shared)?;
+    let mut state = coordinator.state.lock();
+    plan::is_possible(&state.member.map, &moves).map_err(Fault::Refused)?;
+    keep(cluster, &mut state, number, moves)
+}
+
+/// Keeps a plan, if all servers that it is of are there.
+fn keep(
+    cluster: &Cluster,
+    state: &mut State,
+    number: u64,
+    moves: Vec<ShardMove>,
+) -> Result<Vec<ShardMove>> {
     // A server both gives and gets only where somebody has moved shards by hand.
     let gives = |server: u16| moves.iter().any(|it| it.from == server);
     if let Some(both) = moves.iter().find(|it| gives(it.to)) {

@@ -124,6 +124,7 @@ impl Inner {
         mut way: Option<Box<Remote>>,
     ) {
         Counters::add(&self.shared.counters.requests);
+        self.shared.loads.count(incoming.header.shard);
         incoming.waits = None;
         if let Err(error) = incoming.take_in_ids() {
             self.enter(run);

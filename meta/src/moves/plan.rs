@@ -2,6 +2,8 @@
 //!
 //! No shard moves more than it must: a server that has too many gives up the last of them.
 
+use std::collections::BTreeSet;
+
 use base::{ClusterMap, ShardId};
 use wire::ShardMove;
 
@@ -56,6 +58,23 @@ pub(crate) fn plan(map: &ClusterMap, leave: &[u16]) -> Vec<ShardMove> {
         lacks.retain(|(_, count)| *count > 0);
     }
     moves
+}
+
+/// Whether shards could move so: each is where its move begins, and goes to a server that there is.
+pub(crate) fn is_possible(map: &ClusterMap, moves: &[ShardMove]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for it in moves {
+        if map.server_of(it.shard) != Some(it.from) {
+            return Err(format!("shard {} is not at server {} any more", it.shard.0, it.from));
+        }
+        if usize::from(it.to) >= map.servers.len() || it.to == it.from {
+            return Err(format!("shard {} cannot go to server {}", it.shard.0, it.to));
+        }
+        if !seen.insert(it.shard) {
+            return Err(format!("shard {} would move twice", it.shard.0));
+        }
+    }
+    Ok(())
 }
 
 /// The map after these moves; `None` if a shard is no longer where it moves from.

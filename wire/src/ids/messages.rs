@@ -224,6 +224,7 @@ impl IdMapping {
             | Reply::FsckQuotas(_)
             | Reply::DumpStarted(_)
             | Reply::Plan(_)
+            | Reply::Loads(_)
             | Reply::ShardPage(_)
             | Reply::DumpPage(_)
             | Reply::Lock(_)

@@ -12,8 +12,8 @@ use crate::{
     DelegatedName, DelegatedPage, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress, Grant,
     Granted, HeldMade, HeldReply, InoRange, LayoutNews, LockFound, NodeRef, Noted, Opened,
     ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry, Searched,
-    SessionStatus, ShardMove, ShareStat, SignedBlocks, Statfs, Status, Walked, WatchEvent, Watched,
-    Welcome, Written,
+    SessionStatus, ShardMove, ShardRequests, ShareStat, SignedBlocks, Statfs, Status, Walked,
+    WatchEvent, Watched, Welcome, Written,
 };
 
 pub(super) fn all() -> Vec<Reply> {
@@ -30,6 +30,7 @@ pub(super) fn all() -> Vec<Reply> {
         dump_started(),
         dump_page(),
         Reply::Plan(vec![ShardMove { shard: ShardId(300), from: 2, to: 3 }]),
+        Reply::Loads(vec![ShardRequests { shard: ShardId(300), requests: 70_000 }]),
     ];
     let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
     let done = held();

@@ -12,8 +12,8 @@ use crate::{
     HeldChange, HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
     MoveStage, MoveStep, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair,
     Request, ReserveInos, Resume, Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr,
-    ShardsFrom, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, WalkTo, Watch, Write,
-    XattrMode,
+    ShardMove, ShardsFrom, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, WalkTo, Watch,
+    Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -288,6 +288,17 @@ fn others() -> Vec<Request> {
 pub(super) fn moves() -> Vec<MoveStage> {
     let from = ShardsFrom { server: 2, shards: vec![ShardId(5), ShardId(300)] };
     let plan = MoveStage::Plan(vec![2, 3]);
+    let adopt = MoveStage::Adopt(vec![ShardMove { shard: ShardId(300), from: 2, to: 3 }]);
     let (take, ahead) = (MoveStage::Take(from.clone()), MoveStage::Ahead(from));
-    vec![plan, MoveStage::Stop, take, MoveStage::Commit, MoveStage::Over, ahead, MoveStage::Copied]
+    vec![
+        plan,
+        MoveStage::Stop,
+        take,
+        MoveStage::Commit,
+        MoveStage::Over,
+        ahead,
+        MoveStage::Copied,
+        MoveStage::Loads,
+        adopt,
+    ]
 }
