@@ -110,28 +110,26 @@ impl Client {
         }
     }
 
-    /// The requests for each shard since its server began; those of a server that begins anew begin
-    /// at 0 again. For administrators.
+    /// The number of servers, and the requests for each shard since its server began; those of a
+    /// server that begins anew begin at 0 again. For administrators.
     ///
     /// # Errors
     /// See [`MoveError`].
-    pub async fn shard_loads(&self) -> Result<Vec<ShardLoad>, MoveError> {
-        let asked = (0..self.servers()).map(|server| async move {
+    pub async fn shard_loads(&self) -> Result<(u16, Vec<ShardLoad>), MoveError> {
+        let servers = self.servers();
+        let asked = (0..servers).map(|server| async move {
             match self.step(server, NO_PLAN, MoveStage::Loads, PATIENCE).await? {
                 Reply::Loads(loads) => Ok((server, loads)),
                 _ => Err(MoveError::from(unexpected())),
             }
         });
         let all = try_join_all(asked).await?.into_iter();
-        Ok(all
-            .flat_map(|(server, loads)| {
-                let load = move |it: ShardRequests| {
-                    let ShardRequests { shard, requests } = it;
-                    ShardLoad { shard, server, requests }
-                };
-                loads.into_iter().map(load)
-            })
-            .collect())
+        let loads = all.flat_map(|(server, loads)| {
+            let load =
+                move |ShardRequests { shard, requests }| ShardLoad { shard, server, requests };
+            loads.into_iter().map(load)
+        });
+        Ok((servers, loads.collect()))
     }
 
     /// Like [`Client::move_shards`]. `tell` is called with the number of records that are copied so
@@ -178,8 +176,6 @@ impl Client {
     }
 
     async fn lead(&self, number: u64, moves: Vec<ShardMove>) -> Result<Moved, MoveError> {
-        // Some records have changed while names arrived.
-        self.copy_and_tell(number, &moves, &|_| ()).await?;
         let (from, _) = parties(&moves);
         let began = Instant::now();
         self.dump_step(number, DumpStage::Pause).await?;
@@ -267,7 +263,8 @@ impl Client {
         }
         let copies = takes.into_iter().map(|(to, from)| async move {
             let mut records = 0;
-            for (server, shards) in from {
+            for (server, mut shards) in from {
+                shards.sort_unstable();
                 let take = stage(ShardsFrom { server, shards });
                 match self.step(to, number, take, patience).await? {
                     Reply::Job(count) => records += count,

@@ -63,16 +63,16 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
     if shared.cluster.is_none() {
         return Err(Fault::Refused("this file system has one server".into()));
     }
-    if matches!(stage, MoveStage::Ahead(_) | MoveStage::Copied | MoveStage::Take(_)) {
-        shared.moves.is_led_on(plan);
-    }
     match stage {
         MoveStage::Plan(leave) => coordinator::moves::plan(shared, plan, &leave).map(Reply::Plan),
         MoveStage::Adopt(moves) => coordinator::moves::adopt(shared, plan, moves).map(Reply::Plan),
         MoveStage::Loads => Ok(Reply::Loads(shared.loads.of(|shard| shared.owns(shard)))),
         MoveStage::Stop => stop(shared, plan).await.map(|()| Reply::Nothing),
         MoveStage::Ahead(from) => take::ahead(shared, plan, &from).await.map(Reply::Job),
-        MoveStage::Copied => Ok(Reply::Job(shared.moves.records.load(Ordering::Relaxed))),
+        MoveStage::Copied => {
+            shared.moves.is_led_on(plan);
+            Ok(Reply::Job(shared.moves.records.load(Ordering::Relaxed)))
+        }
         MoveStage::Take(from) => take::once(shared, plan, &from).await.map(Reply::Job),
         MoveStage::Commit => coordinator::moves::commit(shared, plan).map(|()| Reply::Nothing),
         MoveStage::Over => {

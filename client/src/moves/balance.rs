@@ -170,6 +170,11 @@ impl Balancer {
         Plan { largest, steps, because }
     }
 
+    /// The load is not known at a look.
+    pub fn misses(&mut self) {
+        self.above = 0;
+    }
+
     /// Notes that the steps of a plan were taken.
     pub fn has_moved(&mut self, now: Duration, steps: &[Step]) {
         self.above = 0;

@@ -215,8 +215,16 @@ async fn move_once(
     (world, load): (&World, &Load),
     client: &Client,
     leave: &[u16],
+    by_plan: bool,
 ) -> anyhow::Result<Result<Moved, MoveError>> {
-    let moved = client.move_shards(leave).await;
+    let moved = match client.plan_moves(leave).await {
+        // The same, as if somebody else had made the plan, in another order.
+        Ok(mut moves) if by_plan && !moves.is_empty() => {
+            moves.reverse();
+            client.move_these_shards(&moves, &|_| ()).await
+        }
+        _ => client.move_shards(leave).await,
+    };
     let before = load.done.clone();
     let until = Instant::now() + SETTLED_WITHIN;
     let goes_on = || load.done.iter().zip(&before).all(|(now, before)| now > before);
@@ -239,7 +247,7 @@ fn moves_of(seed: u64, servers: u16, bug: Option<Bug>) -> anyhow::Result<usize> 
             let leave = [u16::try_from(random.below(u64::from(servers)))?];
             let leave = if turn == 2 { &[][..] } else { &leave[..] };
             let at = (&world, &*load);
-            let done = move_once(at, &machine.client, leave).await;
+            let done = move_once(at, &machine.client, leave, turn == 1).await;
             if works.iter().any(JoinHandle::is_finished) {
                 break;
             }
@@ -267,7 +275,7 @@ fn growth_of(seed: u64, begins: u16, servers: u16, bug: Option<Bug>) -> anyhow::
             let machine = world.connect("moves").await?;
             let until = Instant::now() + SETTLED_WITHIN;
             let shards = loop {
-                let done = move_once((&world, &load), &machine.client, &[]).await?;
+                let done = move_once((&world, &load), &machine.client, &[], false).await?;
                 if works.iter().any(JoinHandle::is_finished) {
                     break 0;
                 }
@@ -310,7 +318,7 @@ fn death_of(seed: u64) -> anyhow::Result<bool> {
         for leave in [&leave[..], &[]] {
             let mut tries = 0;
             // The servers that had stopped begin anew only after a while.
-            while let Err(error) = move_once((&world, &load), client, leave).await? {
+            while let Err(error) = move_once((&world, &load), client, leave, false).await? {
                 tries += 1;
                 ensure!(tries < 5, "shards do not move any more: {error}");
             }

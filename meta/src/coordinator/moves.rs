@@ -46,8 +46,14 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
 }
 
 /// Takes over a plan that somebody else has made.
-pub(crate) fn adopt(shared: &Shared, number: u64, moves: Vec<ShardMove>) -> Result<Vec<ShardMove>> {
+pub(crate) fn adopt(
+    shared: &Shared,
+    number: u64,
+    mut moves: Vec<ShardMove>,
+) -> Result<Vec<ShardMove>> {
     let (cluster, coordinator) = here(shared)?;
+    // Lists of shards ascend everywhere.
+    moves.sort_unstable_by_key(|it| it.shard);
     let mut state = coordinator.state.lock();
     plan::is_possible(&state.member.map, &moves).map_err(Fault::Refused)?;
     keep(cluster, &mut state, number, moves)

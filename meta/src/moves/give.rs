@@ -27,6 +27,9 @@ const PAGE_KEYS: usize = 2048;
 /// The next page of records of shards that leave this server, which has stopped unless they are
 /// pulled ahead.
 pub(crate) fn pull(shared: &Shared, req: &ShardPull) -> Result<ShardPage> {
+    if !req.shards.is_sorted() {
+        return Err(Fault::Refused("the shards do not ascend".into()));
+    }
     let has_stopped = shared.moves.is_stopped_for(req.plan);
     let ahead = &shared.moves.ahead;
     match req.since {

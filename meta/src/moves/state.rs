@@ -26,8 +26,7 @@ pub(crate) struct Moves {
     over: AtomicBool,
     /// The pulls of this run that have ended.
     ended: Mutex<Vec<Ended>>,
-    /// The plan that somebody leads, and when he has said so.
-    wanted: Mutex<Option<(u64, Instant)>>,
+    wanted: Mutex<Wanted>,
     /// Number of records of the pull that goes on, or has ended last.
     pub(super) records: AtomicU64,
     /// Copies ahead of shards that this server gets.
@@ -38,6 +37,15 @@ pub(crate) struct Moves {
     takes: AtomicBool,
     /// Whether no record is here of a shard that is another server's.
     swept: AtomicBool,
+}
+
+/// The plans by which this server gets shards.
+#[derive(Default)]
+struct Wanted {
+    /// The present one, and when somebody has last led it.
+    now: Option<(u64, Instant)>,
+    /// The plans before it.
+    before: BTreeSet<u64>,
 }
 
 /// A pull of shards that has ended.
@@ -82,16 +90,39 @@ impl Drop for Taking<'_> {
 }
 
 impl Moves {
-    /// Somebody leads a move, in which this server may get shards or give some.
+    /// Somebody still leads a move, in which this server may get shards or give some.
     pub(super) fn is_led_on(&self, plan: u64) {
-        *self.wanted.lock() = Some((plan, Instant::now()));
+        if let Some((_, told)) = self.wanted.lock().now.as_mut().filter(|(now, _)| *now == plan) {
+            *told = Instant::now();
+        }
         self.ahead.is_led(plan);
+    }
+
+    /// This server gets shards by a plan; `false` if another plan has followed on it. A request that
+    /// was late must touch nothing of what came later.
+    pub(super) fn gets_by(&self, plan: u64) -> bool {
+        let mut wanted = self.wanted.lock();
+        if wanted.before.contains(&plan) {
+            return false;
+        }
+        if let Some((before, _)) = wanted.now.replace((plan, Instant::now()))
+            && before != plan
+        {
+            wanted.before.insert(before);
+            self.copied.lock().clear();
+        }
+        true
     }
 
     /// Whether the copy ahead for a plan is to go on.
     pub(super) fn is_wanted(&self, plan: u64) -> bool {
-        let wanted = self.wanted.lock();
-        wanted.is_some_and(|(of, told)| of == plan && told.elapsed() < QUIET_MAX)
+        let now = self.wanted.lock().now;
+        now.is_some_and(|(of, told)| of == plan && told.elapsed() < QUIET_MAX)
+    }
+
+    /// Whether shards were pulled for a plan from a server that had stopped.
+    pub(super) fn has_pulled(&self, plan: u64) -> bool {
+        self.ended.lock().iter().any(|it| it.plan == plan)
     }
 
     /// Whether this server has stopped for a move.
@@ -200,6 +231,27 @@ mod tests {
         assert_eq!((moves.is_stopped_for(8), moves.is_led(8)), (false, None));
         moves.has_stopped();
         assert_eq!(moves.is_led(7), Some(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plan_that_another_has_followed_counts_no_more() {
+        let moves = Moves::default();
+        let copied =
+            |from| Copied { plan: 7, from, round: 3, records: 5, contents: Contents::default() };
+        assert!(!moves.is_wanted(7) && moves.gets_by(7) && moves.is_wanted(7));
+        moves.has_copied(copied(1));
+        assert!(moves.gets_by(7));
+        assert_eq!((moves.copied(7, 1), moves.copied(7, 1)), (Some(copied(1)), None));
+        moves.has_copied(copied(1));
+        moves.is_led_on(8);
+        assert!(moves.is_wanted(7), "a word to another plan is none to this one");
+        assert!(moves.gets_by(8) && moves.is_wanted(8) && !moves.is_wanted(7));
+        assert_eq!(moves.copied(7, 1), None, "nobody brings it up to date");
+        assert!(!moves.gets_by(7) && moves.is_wanted(8));
+        tokio::time::advance(QUIET_MAX).await;
+        assert!(!moves.is_wanted(8));
+        moves.is_led_on(8);
+        assert!(moves.is_wanted(8));
     }
 
     #[test]

@@ -42,16 +42,25 @@ const BLOCKS_GONE_MAX: usize = 64;
 /// Copies shards from a server that serves them, or what has changed since it did, and returns the
 /// number of records so far, which are on stable storage.
 pub(crate) async fn ahead(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
-    // One that goes on for another plan ends now, as nobody leads that any more.
+    // A pull for another plan that goes on ends by this.
+    if !shared.moves.gets_by(plan) {
+        return Err(superseded());
+    }
     let Some(_taking) = shared.moves.takes() else { return Err(Fault::Retry(Retry::Busy)) };
+    if shared.moves.has_pulled(plan) {
+        return Err(Fault::Refused("shards of this plan were pulled already".into()));
+    }
     let mut pull = Pull::begin(shared, plan, from)?;
     pull.is_served = true;
     let round = match run_ahead(&mut pull).await {
         Ok(round) => round,
         Err(fault @ Fault::Halt(_)) => return Err(fault),
         Err(fault) => {
-            // No shard becomes this server's while it takes some.
-            clear(shared, from).await?;
+            // No other plan counts on it, and the shards are another server's.
+            pull.drop_unnamed().await;
+            if pull.has_begun {
+                clear(shared, from).await?;
+            }
             return Err(fault);
         }
     };
@@ -75,7 +84,8 @@ async fn run_ahead(pull: &mut Pull<'_>) -> Result<u64> {
         Some(changed) => changed,
         // No copy is here yet, or nothing is known there any more of the one that is.
         None => {
-            (pull.records, pull.contents) = (0, Contents::default());
+            pull.drop_unnamed().await;
+            pull.records = 0;
             pull.pages(Some(0)).await?
         }
     };
@@ -98,6 +108,9 @@ async fn clear(shared: &Shared, from: &ShardsFrom) -> Result<()> {
 /// stable storage. One pull goes on at a time. An echo is answered as the first time: after the
 /// commit the shards are this server's. After one that has failed, none of the plan succeeds.
 pub(crate) async fn once(shared: &Shared, plan: u64, from: &ShardsFrom) -> Result<u64> {
+    if !shared.moves.gets_by(plan) {
+        return Err(superseded());
+    }
     let Some(_taking) = shared.moves.takes() else { return Err(Fault::Retry(Retry::Busy)) };
     match shared.moves.ended(plan, from.server) {
         Some(Ok(records)) => return Ok(records),
@@ -140,15 +153,11 @@ async fn rest(
     let mut pull = Pull::begin(shared, plan, from)?;
     let round = pull.go_on(copied);
     pull.pages(Some(round)).await?;
-    let Contents { left, unnamed, named } = &pull.contents;
-    if !left.is_empty() {
-        tracing::warn!(records = left.len(), "contents were not copied: all are copied once more");
+    let left = pull.contents.left.len();
+    pull.drop_unnamed().await;
+    if left > 0 {
+        tracing::warn!(records = left, "contents were not copied: all are copied once more");
         return Ok(None);
-    }
-    for block in unnamed.iter().filter(|block| !named.contains_key(block)) {
-        if let Err(error) = shared.blocks.delete(*block).await {
-            tracing::debug!(%block, %error, "a block that was copied ahead is left");
-        }
     }
     Ok(Some(pull.records))
 }
@@ -161,6 +170,8 @@ struct Pull<'a> {
     from: &'a ShardsFrom,
     /// Whether the other server serves.
     is_served: bool,
+    /// Whether something has come.
+    has_begun: bool,
     /// Number of records so far.
     records: u64,
     contents: Contents,
@@ -178,6 +189,9 @@ impl<'a> Pull<'a> {
         if !cluster.has_lease() {
             return Err(Fault::Refused("the server has no lease".into()));
         }
+        if !from.shards.is_sorted() {
+            return Err(unexpected());
+        }
         if from.server == cluster.me || from.shards.iter().any(|shard| cluster.owns(*shard)) {
             return Err(Fault::Refused("the server has that shard".into()));
         }
@@ -186,14 +200,26 @@ impl<'a> Pull<'a> {
         shared.put(note).map_err(|error| Fault::Halt(Problem::of(&error)))?;
         let link = Link::new(shared, cluster, from.server);
         let contents = Contents::default();
-        Ok(Pull { shared, link, plan, from, is_served: false, records: 0, contents })
+        let (is_served, has_begun) = (false, false);
+        Ok(Pull { shared, link, plan, from, is_served, has_begun, records: 0, contents })
     }
 
     /// Goes on with a copy that was made ahead. Returns the round from which on changes are missing.
     fn go_on(&mut self, copied: Copied) -> u64 {
         self.records = copied.records;
         self.contents = copied.contents;
+        self.has_begun = true;
         copied.round
+    }
+
+    /// Deletes blocks that are named no more.
+    async fn drop_unnamed(&mut self) {
+        let Contents { unnamed, named, .. } = std::mem::take(&mut self.contents);
+        for block in unnamed.iter().filter(|block| !named.contains_key(block)) {
+            if let Err(error) = self.shared.blocks.delete(*block).await {
+                tracing::debug!(%block, %error, "a block that was copied ahead is left");
+            }
+        }
     }
 
     /// Pulls all pages.
@@ -211,6 +237,7 @@ impl<'a> Pull<'a> {
             let Reply::ShardPage(page) = self.ask(pull).await? else { return Err(unexpected()) };
             if std::mem::take(&mut is_first) {
                 pulled.round = page.round;
+                self.has_begun = true;
                 if is_whole {
                     // Another attempt may have left some. The other server has them, or has stopped
                     // for this plan, so nothing is committed yet.
@@ -370,6 +397,10 @@ fn arrived(page: &ShardPage, shards: &[ShardId], bugs: Planted) -> Result<Batch>
         }
     }
     Ok(batch)
+}
+
+fn superseded() -> Fault {
+    Fault::Refused("another plan has followed on this one".into())
 }
 
 fn lost(server: u16) -> Fault {

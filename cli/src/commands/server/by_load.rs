@@ -21,7 +21,7 @@ pub(super) struct ByLoad {
     /// Compare servers by the requests that they answer, instead of by their shards.
     ///
     /// Shards move when one server has had more than 1.10 of the mean at three looks in a row, at
-    /// most a fifth of all in an hour.
+    /// most a fifth of all in an hour. A server that was drained gets shards again.
     #[arg(long)]
     by_load: bool,
     /// Pause between two looks at the load.
@@ -69,27 +69,45 @@ impl ByLoad {
         let mut before = loads(client).await?;
         loop {
             sleep(Duration::from_secs(self.look)).await;
-            let now = loads(client).await?;
-            let servers = client.cluster().await?.servers.len();
-            let since = since(&before, &now);
+            let Some(now) = self.or_later(loads(client).await)? else {
+                balancer.misses();
+                continue;
+            };
+            let (servers, news) = (now.0, since(&before.1, &now.1));
             before = now;
-            let of = (u16::try_from(servers)?, &[][..]);
-            let plan = balancer.look(began.elapsed(), &since, of);
-            let looked = self.looked(&since, servers, &plan);
+            let Some(since) = news else {
+                balancer.misses();
+                continue;
+            };
+            let plan = balancer.look(began.elapsed(), &since, (servers, &[]));
+            let looked = self.looked(&since, usize::from(servers), &plan);
             if json {
                 output::print(&serde_json::to_string(&looked)?)?;
             } else {
                 output::print(&looked.to_text(dry_run))?;
             }
             if !plan.steps.is_empty() && !dry_run {
-                take(client, &plan.steps).await?;
+                // Where it is not known whether they have moved, they may have.
                 balancer.has_moved(began.elapsed(), &plan.steps);
+                self.or_later(take(client, &plan.steps).await)?;
                 // Servers that begin anew count anew.
-                before = loads(client).await?;
+                before = self.or_later(loads(client).await)?.unwrap_or(before);
             }
             if !self.follow && plan.because != Because::Waits {
                 return Ok(());
             }
+        }
+    }
+
+    /// With `--follow` an error, as while a server is away, is logged, and the next look comes.
+    fn or_later<T>(&self, done: anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(error) if self.follow => {
+                tracing::warn!(error = format!("{error:#}"), "looking again later");
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -123,19 +141,18 @@ impl ByLoad {
     }
 }
 
-async fn loads(client: &Client) -> anyhow::Result<Vec<ShardLoad>> {
+async fn loads(client: &Client) -> anyhow::Result<(u16, Vec<ShardLoad>)> {
     client.shard_loads().await.context("cannot ask for the load of shards")
 }
 
-/// The requests since an earlier look.
-fn since(before: &[ShardLoad], now: &[ShardLoad]) -> Vec<ShardLoad> {
+/// The requests since an earlier look; `None` if a server has begun anew meanwhile, and counts from
+/// 0, or a shard has moved.
+fn since(before: &[ShardLoad], now: &[ShardLoad]) -> Option<Vec<ShardLoad>> {
     let known: BTreeMap<_, _> =
         before.iter().map(|load| ((load.shard, load.server), load.requests)).collect();
     let news = |load: &ShardLoad| {
-        let before = known.get(&(load.shard, load.server)).copied().unwrap_or(0);
-        // A server that has begun anew counts from 0.
-        let requests = load.requests.checked_sub(before).unwrap_or(load.requests);
-        ShardLoad { requests, ..*load }
+        let before = known.get(&(load.shard, load.server))?;
+        Some(ShardLoad { requests: load.requests.checked_sub(*before)?, ..*load })
     };
     now.iter().map(news).collect()
 }
@@ -173,10 +190,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_those_since_the_last_look_also_where_a_server_has_begun_anew() {
+    fn requests_are_those_since_the_last_look_unless_a_server_has_begun_anew() {
         let load = |shard, server, requests| ShardLoad { shard: ShardId(shard), server, requests };
-        let before = [load(1, 0, 100), load(2, 1, 500), load(3, 0, 10)];
-        let now = [load(1, 0, 130), load(2, 1, 20), load(3, 1, 7)];
-        assert_eq!(since(&before, &now), [load(1, 0, 30), load(2, 1, 20), load(3, 1, 7)]);
+        let before = [load(1, 0, 100), load(2, 1, 500)];
+        let now = [load(1, 0, 130), load(2, 1, 500)];
+        assert_eq!(since(&before, &now), Some(vec![load(1, 0, 30), load(2, 1, 0)]));
+        assert_eq!(since(&before, &[load(1, 0, 130), load(2, 1, 20)]), None);
+        assert_eq!(since(&before, &[load(1, 1, 130), load(2, 1, 600)]), None);
     }
 }
