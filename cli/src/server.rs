@@ -33,7 +33,7 @@ use self::{
 pub(crate) use self::{
     listen::{Listen, Tls, port_after},
     opening::{try_bind, try_listen},
-    options::{ALONE, Options, Role},
+    options::{ALONE, CLUSTER_LEASE, Options, Role},
 };
 use crate::{
     accept::Acceptor,

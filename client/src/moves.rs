@@ -84,7 +84,7 @@ impl Client {
 
     /// Moves shards so that servers in `leave` have none and the others equally many. Most records
     /// are copied while they are used; then changes wait for the rest, and servers begin anew.
-    /// Nobody sees an error. For administrators.
+    /// Programs see no error. This is for administrators.
     ///
     /// # Errors
     /// See [`MoveError`]. The shards are where they were then.
@@ -160,7 +160,7 @@ impl Client {
         // changed by the end.
         for _ in 0..AHEAD_TURNS {
             let began = Instant::now();
-            self.copy_and_tell(number, &moves, tell).await?;
+            self.copy_ahead(number, &moves, tell).await?;
             if began.elapsed() < AHEAD_SHORT {
                 break;
             }
@@ -210,19 +210,15 @@ impl Client {
     }
 
     /// Has each server that gets shards copy them, while they are served where they are.
-    async fn copy_ahead(&self, number: u64, moves: &[ShardMove]) -> Result<(), MoveError> {
-        self.copy(number, moves, MoveStage::Ahead, AHEAD_WITHIN).await.map(drop)
-    }
-
-    async fn copy_and_tell(
+    async fn copy_ahead(
         &self,
         number: u64,
         moves: &[ShardMove],
         tell: &dyn Fn(u64),
     ) -> Result<(), MoveError> {
-        let copied = pin!(self.copy_ahead(number, moves));
+        let copied = pin!(self.copy(number, moves, MoveStage::Ahead, AHEAD_WITHIN));
         match select(copied, pin!(self.tell_copied(number, moves, tell))).await {
-            Either::Left((copied, _)) => copied,
+            Either::Left((copied, _)) => copied.map(drop),
             Either::Right((never, _)) => match never {},
         }
     }

@@ -34,8 +34,7 @@ const HTTP: &str = "127.0.0.1:7421";
 const HTTP_OFF: &str = "off";
 /// Cores that are taken unasked. More are for machines that do nothing else.
 const CORES_MAX: usize = 8;
-/// Length of the leases that a coordinator gives which was never told another.
-const CLUSTER_LEASE: Duration = Duration::from_secs(3);
+/// Bounds of the length of the leases that a coordinator gives.
 const CLUSTER_LEASE_MIN: Duration = Duration::from_millis(200);
 const CLUSTER_LEASE_MAX: Duration = Duration::from_secs(600);
 
@@ -471,7 +470,7 @@ impl ClusterArgs {
 
     /// Role of a server with this data directory, which keeps this.
     fn role(&self, data: &Path, kept: &Kept) -> Role {
-        let lease = kept.cluster_lease().unwrap_or(CLUSTER_LEASE);
+        let lease = kept.cluster_lease().unwrap_or(server::CLUSTER_LEASE);
         let coordinator =
             Role::Coordinator { lease: lease.clamp(CLUSTER_LEASE_MIN, CLUSTER_LEASE_MAX) };
         if self.coordinator {

@@ -8,10 +8,7 @@
 //!
 //! Paper: HSM² §3.3 (migration by load).
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use base::ShardId;
 use wire::ShardMove;
@@ -150,20 +147,19 @@ impl Balancer {
             .collect();
         let left = (loads.len() as f64 * self.goal.an_hour) - self.moved.len() as f64;
         let (mut steps, mut because) = (Vec::new(), Because::Even);
-        let mut moved = BTreeMap::new();
         while shares.largest() > self.goal.ends_at {
             if (steps.len() as f64) + 1.0 > left {
                 because = Because::Hour;
                 break;
             }
+            let moves_now = |shard| steps.iter().any(|step: &Step| step.shard.shard == shard);
             let may_move =
-                |load: &ShardLoad| !rests.contains(&load.shard) && !moved.contains_key(&load.shard);
+                |load: &ShardLoad| !rests.contains(&load.shard) && !moves_now(load.shard);
             let Some((load, to)) = shares.best(loads, &may_move) else {
                 because = Because::NoStep;
                 break;
             };
             shares.moves(load, to);
-            moved.insert(load.shard, to);
             let shard = ShardMove { shard: load.shard, from: load.server, to };
             steps.push(Step { shard, requests: load.requests, largest: shares.largest() });
         }
@@ -261,6 +257,8 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// Shards that servers have in turn, with equal loads.

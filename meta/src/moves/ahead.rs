@@ -23,16 +23,13 @@ use std::{
 use base::ShardId;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use store::{Batch, Engine, EngineStats, Op, Result, Snapshot};
+use store::{Batch, Engine, EngineStats, Op, Result, Snapshot, kv::Visit};
 use tokio::time::Instant;
 
 use crate::{
     bugs::{Bug, Planted},
     record::key::{self, Zone},
 };
-
-/// Callback of a scan.
-type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Bytes of keys after which a copy is given up.
 const BYTES_MAX: usize = 64 << 20;
