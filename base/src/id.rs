@@ -107,6 +107,26 @@ impl DirId {
 impl ShardId {
     /// In place of a shard, where a server itself is meant.
     pub const SERVER: ShardId = ShardId(u16::MAX);
+
+    /// The bit by which what is asked of one server differs from what is asked about a shard.
+    const OF_SERVERS: u16 = 1 << 15;
+
+    /// No shard: what is asked of one server, by its number, among questions about shards.
+    ///
+    /// # Panics
+    /// With debug assertions, when no cluster has a server of this number.
+    #[must_use]
+    pub fn of_server(server: u16) -> ShardId {
+        debug_assert!(server < SHARDS_MAX, "a server for each shard at most: {server}");
+        ShardId(Self::OF_SERVERS | server)
+    }
+
+    /// The server that [`ShardId::of_server`] names.
+    #[must_use]
+    pub fn server(self) -> Option<u16> {
+        let server = self.0 & !Self::OF_SERVERS;
+        (self.0 & Self::OF_SERVERS != 0 && server < SHARDS_MAX).then_some(server)
+    }
 }
 
 impl Ino {
@@ -183,6 +203,15 @@ impl Seq {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_to_a_server_is_about_no_shard() {
+        for server in [0, 7, SHARDS_MAX - 1] {
+            assert_eq!(ShardId::of_server(server).server(), Some(server));
+            assert_eq!(ShardId(server).server(), None);
+        }
+        assert_eq!(ShardId::SERVER.server(), None);
+    }
 
     #[test]
     fn an_ino_knows_its_shard() {

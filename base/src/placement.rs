@@ -128,7 +128,7 @@ codec! {
     pub struct ClusterMap {
         /// The version of this map.
         pub epoch: Epoch,
-        /// Addresses of the servers (`HOST:PORT`).
+        /// Addresses of the servers (`HOST:PORT`), by their numbers; empty: that one has left.
         pub servers: Vec<String>,
         /// For each shard the index of its server in `servers`.
         pub shards: Vec<u16>,
@@ -153,6 +153,25 @@ impl ClusterMap {
     #[must_use]
     pub fn shard_count(&self) -> u16 {
         u16::try_from(self.shards.len()).expect("at most SHARDS_MAX")
+    }
+
+    /// Whether a server was in the cluster and has left it. Its number is never given again.
+    #[must_use]
+    pub fn has_left(&self, server: u16) -> bool {
+        self.servers.get(usize::from(server)).is_some_and(String::is_empty)
+    }
+
+    /// The address of a server that is in the cluster.
+    #[must_use]
+    pub fn address(&self, server: u16) -> Option<&str> {
+        let address = self.servers.get(usize::from(server)).map(String::as_str);
+        address.filter(|address| !address.is_empty())
+    }
+
+    /// Numbers of the servers that are in the cluster, ascending.
+    pub fn members(&self) -> impl Iterator<Item = u16> + Clone + '_ {
+        let all = (0..).zip(&self.servers);
+        all.filter(|(_, address)| !address.is_empty()).map(|(server, _)| server)
     }
 
     /// The index of the server that has `shard`, if the map knows it.
@@ -194,6 +213,15 @@ mod tests {
         let dir = DirId(0xd << 124 | 77);
         assert_eq!([1, 2, 8, 16].map(|lanes| lane_of(dir, lanes)), [0, 1, 6, 13]);
         assert_eq!(lane_of(DirId::ROOT, 16), 0);
+    }
+
+    #[test]
+    fn a_server_that_has_left_keeps_its_number_and_has_no_address() {
+        let servers = ["a:1", "", "c:1"].map(str::to_owned).to_vec();
+        let map = ClusterMap { epoch: Epoch(1), servers, shards: vec![0, 2] };
+        assert_eq!(map.members().collect::<Vec<_>>(), [0, 2]);
+        assert_eq!([0, 1, 3].map(|server| map.has_left(server)), [false, true, false]);
+        assert_eq!((map.address(1), map.address(2), map.address(3)), (None, Some("c:1"), None));
     }
 
     #[test]

@@ -195,10 +195,10 @@ fn add(sum: &mut Distribution, more: &Distribution) {
 }
 
 /// Heading that says which of several servers something is of; empty where there is one server.
-pub(crate) fn servers(numbers: &[u16], of: u16) -> String {
+pub(crate) fn servers(numbers: &[u16], of: usize) -> String {
     match numbers {
         _ if of == 1 => String::new(),
-        all if all.len() == usize::from(of) => format!("all {of} servers\n"),
+        all if all.len() == of => format!("all {of} servers\n"),
         [one] => format!("server {one} of {of}\n"),
         some => {
             let some: Vec<_> = some.iter().map(ToString::to_string).collect();

@@ -180,7 +180,8 @@ impl Running {
         self.end_threads(Phase::Stopping);
         self.ground.data.remove_address();
         let halted = self.server.halted().now_or_never();
-        let halted = halted.is_some_and(|problem| problem.then != meta::Then::BeginsAnew);
+        let is_wrong = |then| !matches!(then, meta::Then::BeginsAnew | meta::Then::Leaves);
+        let halted = halted.is_some_and(|problem| is_wrong(problem.then));
         let synced = self.server.sync();
         if halted || synced.is_err() {
             // No thread notes it any more.

@@ -121,6 +121,12 @@ fn begins_anew(error: &anyhow::Error) -> bool {
     problem.is_some_and(|problem| problem.then == meta::Then::BeginsAnew)
 }
 
+/// Whether the server has left its cluster, so that it ends as it should.
+pub(crate) fn has_left(error: &anyhow::Error) -> bool {
+    let problem = error.chain().find_map(|cause| cause.downcast_ref::<meta::Problem>());
+    problem.is_some_and(|problem| problem.then == meta::Then::Leaves)
+}
+
 /// Whether there was only no room.
 fn is_full(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {

@@ -209,7 +209,10 @@ impl Channel {
 
     /// Takes in a newer map.
     pub(crate) fn learn(&self, map: &ClusterMap) {
-        self.inner.lock().router.learn(map);
+        let mut inner = self.inner.lock();
+        if inner.router.learn(map) {
+            inner.has_shards = map.shards.contains(&self.server);
+        }
     }
 
     /// The run of the server that the last connection was to; 0 before the first.
@@ -355,6 +358,22 @@ impl Channel {
         self.moved.notify_one();
     }
 
+    /// The server has left the cluster: what waits for it is asked elsewhere, or fails.
+    pub(crate) fn leave(&self) {
+        let mut inner = self.inner.lock();
+        if inner.left.is_some() {
+            return;
+        }
+        inner.order = Order::Close;
+        let wakers = inner.leave(self.server);
+        let pump = inner.pump.take();
+        drop(inner);
+        wake_all(wakers);
+        wake_all(pump);
+        self.moved.notify_one();
+        self.ended.notify_waiters();
+    }
+
     /// Whether the client was closed.
     pub(crate) fn closing(&self) -> bool {
         self.inner.lock().order == Order::Close
@@ -384,6 +403,9 @@ impl Channel {
     /// A connection is there: everything without an answer is sent on it.
     pub(crate) fn attach(&self, attach: Attach) {
         let mut inner = self.inner.lock();
+        if inner.left.is_some() {
+            return;
+        }
         if inner.incarnation != 0 {
             self.counters.reconnects.fetch_add(1, Ordering::Relaxed);
         }
@@ -419,6 +441,9 @@ impl Channel {
     /// The connection is gone: what was sent on it without an answer may have happened.
     pub(crate) fn detach(&self) {
         let mut inner = self.inner.lock();
+        if inner.left.is_some() {
+            return;
+        }
         inner.link = Link::Down;
         inner.out.clear();
         for slot in &mut inner.slots {

@@ -35,6 +35,14 @@ struct Lane {
     kept: AtomicBool,
 }
 
+impl Lane {
+    /// The server has left the cluster: nobody waits for it, and no session is kept there.
+    fn leaves(&self) {
+        self.kept.store(true, Ordering::Release);
+        self.channel.leave();
+    }
+}
+
 impl Channels {
     /// Channels to the servers of `map`, of which the session has joined none.
     pub(crate) fn new(map: &ClusterMap) -> Channels {
@@ -72,7 +80,19 @@ impl Channels {
         self.lane(server).expect("a server of a map that was learnt")
     }
 
-    /// How many servers there are.
+    /// Numbers of the servers that there are, ascending: those that have left are not among them.
+    pub(crate) fn members(&self) -> Vec<u16> {
+        let router = self.router.read();
+        let all = (0..).zip(self.lanes()).map(|(server, _)| server);
+        all.filter(|server| !router.has_left(*server)).collect()
+    }
+
+    /// Whether a server was there and has left.
+    pub(crate) fn has_left(&self, server: u16) -> bool {
+        self.router.read().has_left(server)
+    }
+
+    /// How many servers there have been.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -128,7 +148,7 @@ impl Channels {
     }
 
     /// Takes in a map; `false` when it was known. Servers that are somewhere else now are dialled
-    /// there.
+    /// there; to those that have left nothing is sent any more.
     pub(crate) fn learn(&self, map: &ClusterMap) -> bool {
         let mut router = self.router.write();
         let moved: Vec<&Lane> = (0..)
@@ -148,8 +168,10 @@ impl Channels {
         drop(router);
         self.lanes().for_each(|lane| lane.channel.learn(map));
         if self.are_several() {
-            moved.iter().for_each(|lane| lane.channel.redial());
+            let stays = moved.iter().filter(|lane| !map.has_left(lane.channel.server));
+            stays.for_each(|lane| lane.channel.redial());
         }
+        self.lanes().filter(|lane| map.has_left(lane.channel.server)).for_each(Lane::leaves);
         true
     }
 

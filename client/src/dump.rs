@@ -106,7 +106,7 @@ impl Client {
             let next = Some(Bytes::copy_from_slice(&first.0.to_be_bytes()));
             Part { server, number: one.dump, next, asked }
         };
-        let parts = (0..).zip(started).map(part).collect();
+        let parts = self.members().into_iter().zip(started).map(part).collect();
         Dump { header, records_estimated, paused, parts }
     }
 
@@ -133,7 +133,8 @@ impl Client {
             DumpStage::Gather => GATHERED_WITHIN,
             DumpStage::Pause | DumpStage::Settle | DumpStage::Take | DumpStage::Resume => PATIENCE,
         };
-        let steps = (0..self.servers()).map(|server| async move {
+        let members = self.members();
+        let steps = members.into_iter().map(|server| async move {
             let step = Request::DumpStep(DumpStep { dump, stage });
             in_time(patience, server, false, self.ask_server(server, step)).await
         });
@@ -143,7 +144,7 @@ impl Client {
     /// Tells all servers that there will be no dump, as far as they hear it. The others forget it
     /// by themselves.
     async fn give_up(&self, dump: u64) {
-        let told = (0..self.servers()).map(|server| async move {
+        let told = self.members().into_iter().map(|server| async move {
             let stage = DumpStage::Resume;
             let step = Request::DumpStep(DumpStep { dump, stage });
             let end = Request::DumpNext(DumpNext { dump, from: Bytes::new(), end: true });

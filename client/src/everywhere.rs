@@ -45,10 +45,16 @@ impl Core {
 }
 
 impl Client {
-    /// How many servers the file system has.
+    /// How many servers the file system has had: their numbers are below. See [`Client::members`].
     #[must_use]
     pub fn servers(&self) -> u16 {
         u16::try_from(self.core.channels.count()).unwrap_or(u16::MAX)
+    }
+
+    /// Numbers of the servers that the file system has, ascending.
+    #[must_use]
+    pub fn members(&self) -> Vec<u16> {
+        self.core.channels.members()
     }
 
     /// Asks the server at a position in the cluster map, whatever it has.
@@ -67,19 +73,20 @@ impl Client {
     pub(crate) async fn make_stable(&self, scope: Scope<'_>) -> Result<()> {
         let stamp = self.core.files.stamp();
         let sync_at = |server| self.sync_at(server, scope, stamp);
-        let synced = try_join_all((0..self.servers()).map(sync_at));
+        let synced = try_join_all(self.members().into_iter().map(sync_at));
         let Scope::Dir(dir) = scope else { return synced.await.map(drop) };
         if !self.core.channels.are_several() {
             return synced.await.map(drop);
         }
         let has_part = |server: &u16| self.core.has_part(self.core.channels.at(*server), scope);
-        let known: Vec<u16> = (0..self.servers()).filter(has_part).collect();
+        let known: Vec<u16> = self.members().into_iter().filter(has_part).collect();
         let dir = NodeRef::Dir(*dir);
         // A directory that is gone has none.
         let (synced, _) =
             join(synced, self.core.attributes_of(&self.cred, &dir, &Stand::NONE)).await;
         synced?;
-        let new = (0..self.servers()).filter(|server| !known.contains(server) && has_part(server));
+        let new = self.members().into_iter();
+        let new = new.filter(|server| !known.contains(server) && has_part(server));
         try_join_all(new.map(sync_at)).await.map(drop)
     }
 
@@ -100,12 +107,18 @@ impl Client {
             }
             return Ok(());
         }
-        let synced = pin!(self.ask_server(server, Request::Sync));
+        // A server that has left has made everything stable.
+        let synced = pin!(async {
+            match self.ask_server(server, Request::Sync).await {
+                Err(_) if channels.has_left(server) => Ok(()),
+                answer => answer.map(drop),
+            }
+        });
         if has_part || !channels.are_several() {
             synced.await?;
         } else {
             match select(synced, pin!(channel.silence())).await {
-                Either::Left((answer, _)) => drop(answer?),
+                Either::Left((answer, _)) => answer?,
                 Either::Right(_) => {
                     tracing::debug!(server, "a sync goes on without a server that is silent");
                     return Ok(());
@@ -119,7 +132,7 @@ impl Client {
         Ok(())
     }
 
-    /// Returns the state of every server, in the order of the cluster map. For administrators.
+    /// Returns the state of every server, in the order of their numbers. For administrators.
     ///
     /// # Errors
     /// `NotPermitted` when the token does not administer.
@@ -131,7 +144,7 @@ impl Client {
         self.ask_all(&Request::Status, status).await
     }
 
-    /// Everything that every server counts, in the order of the cluster map. For administrators.
+    /// Everything that every server counts, in the order of their numbers. For administrators.
     ///
     /// # Errors
     /// `NotPermitted` when the token does not administer.
@@ -145,11 +158,12 @@ impl Client {
 
     /// Space and inodes of all servers; of one that is silent, what it told of last.
     pub(crate) async fn statfs_of_all(&self) -> Result<Statfs> {
-        let told = try_join_all((0..self.servers()).map(|server| self.statfs_at(server))).await?;
+        let members = self.members();
+        let told = try_join_all(members.iter().map(|server| self.statfs_at(*server))).await?;
         let mut all: Vec<Statfs> = told.into_iter().flatten().collect();
         if all.is_empty() {
             // No server answers, nor ever did: wait for the first one that does.
-            let any = (0..self.servers()).map(|server| Box::pin(self.ask_statfs(server)));
+            let any = members.into_iter().map(|server| Box::pin(self.ask_statfs(server)));
             all.push(select_ok(any).await?.0);
         }
         let sum = |part: fn(&Statfs) -> u64| all.iter().map(part).fold(0, u64::saturating_add);
@@ -169,6 +183,7 @@ impl Client {
             return asked.await.map(Some);
         }
         match select(pin!(asked), pin!(channel.silence())).await {
+            Either::Left((Err(_), _)) if self.core.channels.has_left(server) => Ok(None),
             Either::Left((answer, _)) => answer.map(Some),
             Either::Right(_) => Ok(*channel.statfs.lock()),
         }
@@ -184,15 +199,19 @@ impl Client {
         }
     }
 
-    /// Returns what every server answers, in the order of the cluster map: all are asked at once.
+    /// Returns what every server answers, in the order of their numbers: all are asked at once.
     async fn ask_all<T>(
         &self,
         request: &Request,
         take: impl Fn(Reply) -> Result<T>,
     ) -> Result<Vec<T>> {
         let take = &take;
-        let all = (0..self.servers())
-            .map(|server| async move { take(self.ask_server(server, request.clone()).await?) });
-        try_join_all(all).await
+        let all = self.members().into_iter().map(|server| async move {
+            match self.ask_server(server, request.clone()).await {
+                Err(_) if self.core.channels.has_left(server) => Ok(None),
+                answer => take(answer?).map(Some),
+            }
+        });
+        Ok(try_join_all(all).await?.into_iter().flatten().collect())
     }
 }

@@ -34,8 +34,7 @@ const REMOVED: &str = "blocks_removed";
 
 /// A check that runs on all servers.
 pub struct Fsck {
-    /// Numbers of the job, by server.
-    jobs: Vec<u64>,
+    jobs: Jobs,
     /// Suspects of the first check.
     suspects: Option<Box<Suspects>>,
     /// The repairs, if the check is to repair.
@@ -43,6 +42,30 @@ pub struct Fsck {
     /// Whether blocks that nothing names are to be removed.
     gc: bool,
     state: State,
+}
+
+/// Numbers of the job, by server; `None`: that one has left.
+struct Jobs(Vec<Option<u64>>);
+
+impl Jobs {
+    /// The servers that take part, with the number of the job at each.
+    fn all(&self) -> impl Iterator<Item = (u16, u64)> + Clone + '_ {
+        (0..).zip(&self.0).filter_map(|(server, job)| Some((server, (*job)?)))
+    }
+
+    /// The first server from this number on that takes part.
+    fn from(&self, server: u16) -> Option<(u16, u64)> {
+        self.all().find(|(at, _)| *at >= server)
+    }
+
+    fn are_several(&self) -> bool {
+        self.all().nth(1).is_some()
+    }
+
+    /// The numbers in the form of [`wire::FsckMend`]. No job has the number 0.
+    fn to_wire(&self) -> Vec<u64> {
+        self.0.iter().map(|job| job.unwrap_or(0)).collect()
+    }
 }
 
 enum State {
@@ -77,22 +100,29 @@ impl Client {
         Ok(Fsck { repairs, ..self.fsck_start_everywhere(gc).await? })
     }
 
-    async fn start_all(&self, gc: bool) -> Result<Vec<u64>> {
-        let started = (0..self.servers()).map(|server| async move {
+    async fn start_all(&self, gc: bool) -> Result<Jobs> {
+        let members = self.members();
+        let started = members.iter().map(|server| async move {
             let request = Request::FsckStart(FsckStart { gc });
-            match self.unless_gone(self.ask_server(server, request)).await? {
+            match self.unless_gone(self.ask_server(*server, request)).await? {
                 Reply::Job(job) => Ok(job),
                 _ => Err(unexpected()),
             }
         });
         let started = join_all(started).await;
         if started.iter().any(Result::is_err) {
-            let begun = (0..).zip(&started).filter_map(|(server, job)| {
-                Some(self.poll_server(server, *job.as_ref().ok()?, true))
+            let begun = members.iter().zip(&started).filter_map(|(server, job)| {
+                Some(self.poll_server(*server, *job.as_ref().ok()?, true))
             });
             join_all(begun).await;
         }
-        started.into_iter().collect()
+        let mut jobs = vec![None; usize::from(self.servers())];
+        for (server, job) in members.into_iter().zip(started) {
+            if let Some(at) = jobs.get_mut(usize::from(server)) {
+                *at = Some(job?);
+            }
+        }
+        Ok(Jobs(jobs))
     }
 
     async fn poll_server(&self, server: u16, job: u64, cancel: bool) -> Result<FsckProgress> {
@@ -127,16 +157,16 @@ impl Fsck {
     /// As [`Fsck::poll`].
     pub async fn findings(&self, client: &Client) -> Result<Vec<String>> {
         let mut lines = Vec::new();
-        for (server, job) in (0..).zip(&self.jobs) {
+        for (server, job) in self.jobs.all() {
             for turn in 0..=TURN_LAST {
                 let mut from = 0;
                 loop {
-                    let fixes = mend::fixes(client, server, FsckFixes { job: *job, turn, from });
+                    let fixes = mend::fixes(client, server, FsckFixes { job, turn, from });
                     let fixes = client.unless_gone(fixes).await?;
                     let Some(last) = fixes.last() else { break };
                     from = last.number.saturating_add(1);
                     lines.extend(fixes.into_iter().flat_map(|fix| fix.lines).map(|line| {
-                        if self.jobs.len() > 1 { of_server(server, line) } else { line }
+                        if self.jobs.are_several() { of_server(server, line) } else { line }
                     }));
                 }
             }
@@ -183,14 +213,14 @@ impl Fsck {
     }
 
     async fn poll_all(&self, client: &Client, cancel: bool) -> Result<FsckProgress> {
-        let all =
-            (0..).zip(&self.jobs).map(|(server, job)| client.poll_server(server, *job, cancel));
-        Ok(together(try_join_all(all).await?))
+        let all = self.jobs.all().map(|(server, job)| client.poll_server(server, job, cancel));
+        let servers = self.jobs.all().map(|(server, _)| server);
+        Ok(together(servers.zip(try_join_all(all).await?).collect()))
     }
 
     async fn check(&mut self, client: &Client, cancel: bool) -> Result<FsckProgress> {
         let mut sum = self.poll_all(client, cancel).await?;
-        if cancel || !sum.done || self.jobs.len() < 2 {
+        if cancel || !sum.done || !self.jobs.are_several() {
             return Ok(sum);
         }
         let wrong = sides::compare(client, &self.jobs).await?;
@@ -238,7 +268,7 @@ impl Fsck {
 }
 
 /// Returns the sum of several servers' progress.
-fn together(all: Vec<FsckProgress>) -> FsckProgress {
+fn together(all: Vec<(u16, FsckProgress)>) -> FsckProgress {
     let several = all.len() > 1;
     let mut sum = FsckProgress {
         done: true,
@@ -248,7 +278,7 @@ fn together(all: Vec<FsckProgress>) -> FsckProgress {
         findings: Vec::new(),
         findings_total: 0,
     };
-    for (server, one) in (0..).zip(all) {
+    for (server, one) in all {
         sum.done &= one.done;
         sum.records += one.records;
         sum.records_estimated += one.records_estimated;

@@ -1,4 +1,4 @@
-//! Moving shards between servers, for administrators (see [`wire::moves`]).
+//! Moving shards between servers, and servers that leave, for administrators (see [`wire::moves`]).
 //!
 //! Whatever happens to this client or to a server meanwhile, the shards are either where they were
 //! or where they were to go, and everything goes on by itself within some seconds.
@@ -37,6 +37,10 @@ const TOLD_PERIOD: Duration = Duration::from_millis(500);
 const COPIED_WITHIN: Duration = Duration::from_secs(40);
 /// Servers that have stopped are told so again, or they begin anew.
 const STOP_AGAIN: Duration = Duration::from_secs(2);
+/// Number of times that the coordinator, which may store the map slowly, is asked to.
+const COMMITS_ASKED: usize = 3;
+/// Pause between two questions whether a server may leave.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Time until all servers should serve with the new map.
 const SETTLED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -110,14 +114,13 @@ impl Client {
         }
     }
 
-    /// The number of servers, and the requests for each shard since its server began; those of a
-    /// server that begins anew begin at 0 again. For administrators.
+    /// The number of servers that there have been, and the requests for each shard since its server
+    /// began; those of a server that begins anew begin at 0 again. For administrators.
     ///
     /// # Errors
     /// See [`MoveError`].
     pub async fn shard_loads(&self) -> Result<(u16, Vec<ShardLoad>), MoveError> {
-        let servers = self.servers();
-        let asked = (0..servers).map(|server| async move {
+        let asked = self.members().into_iter().map(|server| async move {
             match self.step(server, NO_PLAN, MoveStage::Loads, PATIENCE).await? {
                 Reply::Loads(loads) => Ok((server, loads)),
                 _ => Err(MoveError::from(unexpected())),
@@ -129,7 +132,7 @@ impl Client {
                 move |ShardRequests { shard, requests }| ShardLoad { shard, server, requests };
             loads.into_iter().map(load)
         });
-        Ok((servers, loads.collect()))
+        Ok((self.servers(), loads.collect()))
     }
 
     /// Like [`Client::move_shards`]. `tell` is called with the number of records that are copied so
@@ -145,6 +148,60 @@ impl Client {
         let number = self.core.config.random.next() | 1;
         let moves = self.ask_plan(number, leave).await?;
         self.move_planned(number, moves, tell).await
+    }
+
+    /// Has a server leave the cluster that has no shards. It waits until each client that may have
+    /// lost an answer of it has asked again; `tell` is called with the time for which it still does.
+    /// This is for administrators.
+    ///
+    /// # Errors
+    /// See [`MoveError`]. The server is a member still.
+    pub async fn let_leave(&self, server: u16, tell: &dyn Fn(Duration)) -> Result<(), MoveError> {
+        if !self.members().contains(&server) {
+            return Err(Error::refused(format!("there is no server {server}")).into());
+        }
+        loop {
+            let left = self.ask_to_leave(server, NO_PLAN, server).await?;
+            if left.is_zero() {
+                break;
+            }
+            tell(left);
+            sleep(left.min(LOOK_PERIOD)).await;
+        }
+        let number = self.core.config.random.next() | 1;
+        self.ask_to_leave(COORDINATOR, number, server).await?;
+        self.dump_step(number, DumpStage::Gather).await?;
+        let stops = vec![COORDINATOR, server];
+        let left = self.lead_to_leave(number, server, &stops).await;
+        self.end_move(number, left.is_err(), stops).await;
+        left?;
+        self.until(|| self.core.channels.has_left(server)).await;
+        Ok(())
+    }
+
+    /// Asks a server, or the coordinator, to let a server leave. Returns the time after which it
+    /// may.
+    async fn ask_to_leave(
+        &self,
+        asked: u16,
+        plan: u64,
+        server: u16,
+    ) -> Result<Duration, MoveError> {
+        match self.step(asked, plan, MoveStage::Leave(server), PATIENCE).await? {
+            Reply::Job(ms) => Ok(Duration::from_millis(ms)),
+            _ => Err(unexpected().into()),
+        }
+    }
+
+    async fn lead_to_leave(
+        &self,
+        number: u64,
+        server: u16,
+        stops: &[u16],
+    ) -> Result<(), MoveError> {
+        self.pause_and_stop(number, stops).await?;
+        self.step(COORDINATOR, number, MoveStage::Charges(server), PATIENCE).await?;
+        self.commit(number, || self.core.channels.has_left(server)).await
     }
 
     async fn move_planned(
@@ -171,28 +228,50 @@ impl Client {
         let moved = self.lead(number, moves).await;
         self.end_move(number, moved.is_err(), from).await;
         let moved = moved?;
-        self.until_settled(&moved.moves).await;
+        self.until(|| self.are_at_target(&moved.moves)).await;
         Ok(moved)
     }
 
     async fn lead(&self, number: u64, moves: Vec<ShardMove>) -> Result<Moved, MoveError> {
         let (from, _) = parties(&moves);
         let began = Instant::now();
+        self.pause_and_stop(number, &from).await?;
+        let records = self.copy_while_stopped(number, &moves, &from).await?;
+        self.commit(number, || self.are_at_target(&moves)).await?;
+        Ok(Moved { moves, records, waited: began.elapsed() })
+    }
+
+    /// Has all servers pause, these stop, and the others go on.
+    async fn pause_and_stop(&self, number: u64, stops: &[u16]) -> Result<(), MoveError> {
         self.dump_step(number, DumpStage::Pause).await?;
         self.dump_step(number, DumpStage::Settle).await?;
-        let stops = from.iter().map(|server| self.step(*server, number, MoveStage::Stop, PATIENCE));
-        try_join_all(stops).await?;
-        // The others go on. One whose changes have not waited until now refuses.
-        let others = (0..self.servers()).filter(|server| !from.contains(server));
+        let stop = |server: &u16| self.step(*server, number, MoveStage::Stop, PATIENCE);
+        try_join_all(stops.iter().map(stop)).await?;
+        // One whose changes have not waited until now refuses.
+        let others = self.members().into_iter().filter(|server| !stops.contains(server));
         let go_on = others.map(|server| self.dump_step_at(server, number, DumpStage::Resume));
-        try_join_all(go_on).await?;
-        let records = self.copy_while_stopped(number, &moves, &from).await?;
-        if let Err(error) = self.step(COORDINATOR, number, MoveStage::Commit, PATIENCE).await
-            && !self.is_committed(&moves).await
-        {
-            return Err(error);
+        try_join_all(go_on).await.map(drop)
+    }
+
+    /// Has the coordinator store the next map; `is_known` says whether this client has it.
+    async fn commit(&self, number: u64, is_known: impl Fn() -> bool) -> Result<(), MoveError> {
+        let mut committed = Ok(Reply::Nothing);
+        for _ in 0..COMMITS_ASKED {
+            committed = self.step(COORDINATOR, number, MoveStage::Commit, PATIENCE).await;
+            if !matches!(committed, Err(MoveError::Silent(_))) {
+                break;
+            }
         }
-        Ok(Moved { moves, records, waited: began.elapsed() })
+        if let Err(error) = committed {
+            // The answer may be lost. The map comes with the answer of a coordinator that has begun
+            // anew, or that serves still.
+            let ping = self.ask_server(COORDINATOR, Request::Ping);
+            let _ = timeout(SETTLED_WITHIN, ping).await;
+            if !is_known() {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     async fn copy_while_stopped(
@@ -295,7 +374,7 @@ impl Client {
     }
 
     async fn dump_step(&self, dump: u64, stage: DumpStage) -> Result<(), MoveError> {
-        let all = (0..self.servers()).map(|server| self.dump_step_at(server, dump, stage));
+        let all = self.members().into_iter().map(|server| self.dump_step_at(server, dump, stage));
         try_join_all(all).await.map(drop)
     }
 
@@ -313,7 +392,7 @@ impl Client {
 
     /// Has all servers go on that have stopped, or wait still.
     async fn end_move(&self, number: u64, all: bool, from: Vec<u16>) {
-        let told = (0..self.servers()).map(|server| {
+        let told = self.members().into_iter().map(|server| {
             let from = &from;
             async move {
                 if all || from.contains(&server) {
@@ -331,29 +410,21 @@ impl Client {
         join_all(told).await;
     }
 
-    /// Whether the shards have moved, although the coordinator's answer was lost.
-    async fn is_committed(&self, moves: &[ShardMove]) -> bool {
-        // The map comes with the answer of a coordinator that has begun anew, or that serves still.
-        let ping = self.ask_server(COORDINATOR, Request::Ping);
-        let _ = timeout(SETTLED_WITHIN, ping).await;
-        self.are_at_target(moves)
-    }
-
     fn are_at_target(&self, moves: &[ShardMove]) -> bool {
         let at = |it: &ShardMove| self.core.channels.of(Route::Shard(it.shard)).server;
         moves.iter().all(|it| at(it) == it.to)
     }
 
     /// Returns when this client knows the new map, and servers that have begun anew are back.
-    async fn until_settled(&self, moves: &[ShardMove]) {
+    async fn until(&self, is_known: impl Fn() -> bool) {
         let until = Instant::now() + SETTLED_WITHIN;
         let all = async {
-            while !self.are_at_target(moves) && Instant::now() < until {
+            while !is_known() && Instant::now() < until {
                 let _ = self.ask_server(COORDINATOR, Request::Ping).await;
                 sleep(Duration::from_millis(50)).await;
             }
-            let back = (0..self.servers()).map(|server| self.ask_server(server, Request::Ping));
-            join_all(back).await;
+            let members = self.members().into_iter();
+            join_all(members.map(|server| self.ask_server(server, Request::Ping))).await;
         };
         let _ = timeout(SETTLED_WITHIN, all).await;
     }

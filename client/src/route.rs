@@ -98,7 +98,12 @@ impl Router {
 
     /// Where a server is.
     pub(crate) fn address(&self, server: u16) -> Option<&str> {
-        self.map.servers.get(usize::from(server)).map(String::as_str)
+        self.map.address(server)
+    }
+
+    /// Whether a server has left the cluster.
+    pub(crate) fn has_left(&self, server: u16) -> bool {
+        self.map.has_left(server)
     }
 
     /// The shard that a request by this route is addressed to.

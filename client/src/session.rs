@@ -417,6 +417,9 @@ async fn keep(core: Arc<Core>, server: u16, mut opened: Option<Opened>) {
     if let Error::Refused(_) | Error::TokenExpired = &error {
         tracing::error!(server, %error, "this client ends");
     }
+    if core.channels.has_left(server) {
+        core.adopt_orphans(server);
+    }
     channel.end(&error);
 }
 

@@ -43,6 +43,9 @@ const HOLD: Duration = Duration::from_millis(40);
 /// Kind of text in which a position is written.
 const PREFIX: &str = "w1";
 
+/// The position of a server that has left the cluster: it tells nothing more.
+const LEFT: u64 = u64::MAX;
+
 /// How to watch a directory.
 #[derive(Debug, Clone)]
 pub struct WatchOptions {
@@ -110,9 +113,9 @@ impl FromStr for Position {
 pub enum News {
     /// Something has changed.
     Change(FileChange),
-    /// Changes at this server are lost to the watch: the position was too old, or a power failure
-    /// took back what the watch had told. Look at everything again; what comes from now on is
-    /// whole.
+    /// Changes at this server are lost to the watch: the position was too old, a power failure took
+    /// back what the watch had told, or the server has left, and may have had more to tell. Look at
+    /// everything again; what comes from now on is whole.
     Gap {
         /// Number of the server.
         server: u16,
@@ -395,12 +398,25 @@ impl Asked {
             }
             match self.more().await {
                 Ok(watched) => self.take(watched),
+                // The server may have told not all that there was.
+                Err(_) if self.has_left() => {
+                    self.is_over = true;
+                    return Some(self.leaves());
+                }
                 Err(error) => {
                     self.is_over = true;
                     return Some(Step::Failed(error));
                 }
             }
         }
+    }
+
+    fn has_left(&self) -> bool {
+        self.client.core.channels.has_left(self.server)
+    }
+
+    fn leaves(&self) -> Step {
+        Step::News(LEFT, News::Gap { server: self.server })
     }
 
     async fn more(&mut self) -> Result<Watched> {
@@ -467,9 +483,11 @@ impl Client {
         let keep_secs = u32::try_from(keep.as_secs()).unwrap_or(u32::MAX);
         let asks = Asks { client: self.clone(), dir, follow, keep_secs };
         // A server without a position was not heard when that was taken.
-        let feeds = (0..).zip(&servers);
-        let feeds =
-            feeds.map(|(server, since)| asks.of(server, *since, since.is_none() && !is_anew));
+        let feeds = (0..).zip(&servers).map(|(server, since)| {
+            let has_left = self.core.channels.has_left(server);
+            let is_missed = since.is_none() || has_left && *since != Some(LEFT);
+            asks.of(server, *since, is_missed && !is_anew)
+        });
         let begun = join_all(feeds.map(Asked::begun)).await;
         let (mut position, mut feeds) = (Position { fs, servers }, Vec::<Feed>::new());
         for (asked, at) in begun.into_iter().zip(&mut position.servers) {
@@ -485,6 +503,11 @@ impl Client {
 impl Asked {
     /// Learns where the feed is now, if it was not known, and if the server answers.
     async fn begun(mut self) -> Result<Asked> {
+        if self.has_left() {
+            let gap = std::mem::take(&mut self.owes_gap).then(|| self.leaves());
+            (self.since, self.is_over) = (Some(LEFT), true);
+            self.told = gap.into_iter().collect();
+        }
         if self.since.is_some() {
             return Ok(self);
         }
@@ -498,6 +521,8 @@ impl Asked {
             }
             // When it answers, it may have changed something meanwhile.
             Err(Error::Silent(..)) => self.owes_gap = true,
+            // There has been no change since the last shard left.
+            Err(_) if self.has_left() => return Box::pin(self.begun()).await,
             Err(error) => return Err(error),
         }
         Ok(self)

@@ -172,7 +172,7 @@ impl Server {
             if cluster.coordinates() {
                 quotas.begin_versions(incarnation);
             }
-            early_mkdirs.hear_of((0..cluster.servers).filter(|server| *server != cluster.me));
+            early_mkdirs.hear_of(cluster.others());
         }
         let shared = Shared {
             blocks,

@@ -137,6 +137,8 @@ pub enum Bug {
     SessionsStayBehind,
     /// Changes are not noted while shards are copied ahead of a move.
     AheadNotNoted,
+    /// The charges of a server that leaves are taken over by nobody (`moves::leave`).
+    ChargesLeftBehind,
     /// A refusal is answered though its reads at other servers may be of different moments
     /// (`transact::run`).
     RefusedUnseen,
@@ -189,7 +191,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 78] = [
+    pub const ALL: [Bug; 79] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -249,6 +251,7 @@ impl Bug {
         Bug::ServesWhileMoving,
         Bug::SessionsStayBehind,
         Bug::AheadNotNoted,
+        Bug::ChargesLeftBehind,
         Bug::RefusedUnseen,
         Bug::AllowanceKept,
         Bug::BytesAllowanceKept,

@@ -81,7 +81,7 @@ pub struct Word {
 pub(crate) struct Cluster {
     /// Number of this server in the map.
     pub(crate) me: u16,
-    /// Number of servers of the complete cluster.
+    /// Number of servers that the complete cluster has had.
     pub(crate) servers: u16,
     /// Random number of this run of the server.
     pub(crate) run: u64,
@@ -177,14 +177,27 @@ impl Cluster {
     }
 
     /// Whether this server must begin anew with a map: by it the server has other shards, or there
-    /// are more servers.
+    /// are more servers, or fewer.
     pub(crate) fn begins_anew_with(&self, map: &ClusterMap) -> bool {
         let known = self.map();
         let is_first = known.servers.is_empty();
         let is_mine = |shards: &ClusterMap, at: usize| shards.shards.get(at) == Some(&self.me);
         let differs = |at| is_mine(&known, at) != is_mine(map, at);
         let grows = map.servers.len() > usize::from(self.servers);
-        map.epoch > known.epoch && (grows || !is_first && (0..map.shards.len()).any(differs))
+        let shrinks = (0..self.servers).any(|it| map.has_left(it) && !known.has_left(it));
+        let others = grows || shrinks;
+        map.epoch > known.epoch && (others || !is_first && (0..map.shards.len()).any(differs))
+    }
+
+    /// The other servers that are in the cluster.
+    pub(crate) fn others(&self) -> impl Iterator<Item = u16> + use<> {
+        let (me, map) = (self.me, self.map());
+        (0..self.servers).filter(move |server| *server != me && !map.has_left(*server))
+    }
+
+    /// Number of servers that are in the complete cluster.
+    pub(crate) fn members(&self) -> u16 {
+        1 + u16::try_from(self.others().count()).expect("no more than there were")
     }
 
     /// The record that outlives a restart, with the newest map.
@@ -196,7 +209,7 @@ impl Cluster {
 
     /// The address of a server: from the map, or before there is one from the options.
     pub(crate) fn address(&self, server: u16) -> Option<String> {
-        let known = self.map().servers.get(usize::from(server)).cloned();
+        let known = self.map().address(server).map(str::to_owned);
         known.or_else(|| self.places(server).into_iter().next())
     }
 
@@ -205,8 +218,8 @@ impl Cluster {
     pub(crate) fn places(&self, server: u16) -> Vec<String> {
         let told = if server == 0 { &self.options.coordinators[..] } else { &[] };
         let map = self.map();
-        let known = map.servers.get(usize::from(server)).filter(|known| !told.contains(known));
-        told.iter().chain(known).cloned().collect()
+        let known = map.address(server).map(str::to_owned).filter(|known| !told.contains(known));
+        told.iter().cloned().chain(known).collect()
     }
 
     /// Number of the server that owns the shard of a key. What servers have for themselves is asked
@@ -214,13 +227,14 @@ impl Cluster {
     pub(crate) fn server_of_key(&self, key: &[u8]) -> Option<u16> {
         match key::shard_of(key) {
             ShardId::SERVER => Some(0),
-            shard => self.map.read().server_of(shard),
+            shard => shard.server().or_else(|| self.map.read().server_of(shard)),
         }
     }
 
     /// Whether this server owns `shard`. What belongs to the server itself it has.
     pub(crate) fn owns(&self, shard: ShardId) -> bool {
-        shard == ShardId::SERVER || self.map.read().server_of(shard) == Some(self.me)
+        let is_own = shard == ShardId::SERVER || shard == ShardId::of_server(self.me);
+        is_own || self.map.read().server_of(shard) == Some(self.me)
     }
 
     /// Whether this server has the record under a key.

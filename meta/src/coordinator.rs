@@ -93,6 +93,12 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
     let is_dealt = !state.member.map.servers.is_empty();
     let server = match state.roster.join(cluster.servers, req) {
         Place::Known(server) => server,
+        Place::Left(server) => {
+            return Err(Fault::Refused(format!(
+                "this directory is that of server {server}, which has left the cluster: join with \
+                 an empty one"
+            )));
+        }
         Place::New(server) => {
             state.store_for(shared)?;
             tracing::info!(server, address = req.address, "a server has joined");
@@ -242,6 +248,9 @@ pub(crate) fn heartbeat(
         return Err(Fault::Refused(format!("no server has joined as number {from}")));
     }
     let state = &mut *state;
+    if state.roster.has_left(from) {
+        return Ok(not_admitted(state, req, Admission::Left));
+    }
     if from >= cluster.servers {
         return grow(shared, state, from, req);
     }
@@ -344,7 +353,8 @@ impl State {
     /// Calls all servers, which begin anew with the map that was stored.
     fn has_news(&mut self, shared: &Shared) {
         let Ok((cluster, coordinator)) = here(shared) else { return };
-        let others = (0..cluster.servers).filter(|server| *server != cluster.me);
+        let left = |server: &u16| self.roster.has_left(*server);
+        let others = cluster.others().filter(|server| !left(server));
         self.news = Some(News::new(others, Instant::now()));
         coordinator.changed.notify_waiters();
         cluster.asks.notify_one();
@@ -464,7 +474,8 @@ pub(crate) fn heard(shared: &Shared) -> Option<u16> {
         let standing = state.leases.standing(*server, now);
         standing.and_then(|standing| standing.silent).is_some_and(|silent| silent < state.lease())
     };
-    let heard = (0..cluster.servers).filter(recently).count();
+    let members = (0..cluster.servers).filter(|server| !state.roster.has_left(*server));
+    let heard = members.filter(recently).count();
     Some(u16::try_from(heard).expect("no more than there are"))
 }
 
@@ -479,7 +490,8 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
     let (map, now) = (&state.member.map, Instant::now());
     let mut problems: Vec<_> = state.roster.missing(cluster.servers).into_iter().collect();
     let mut servers = Vec::new();
-    for (server, member) in (0..).zip(&state.roster.members) {
+    let members = (0..).zip(&state.roster.members);
+    for (server, member) in members.filter(|(server, _)| !state.roster.has_left(*server)) {
         let Some(standing) = state.leases.standing(server, now) else { continue };
         let has = map.shards.iter().filter(|owner| **owner == server).count();
         if standing.left.is_zero() && !map.servers.is_empty() {
@@ -521,7 +533,7 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
         });
     }
     Ok(ClusterStatus {
-        servers_expected: cluster.servers,
+        servers_expected: cluster.members(),
         servers,
         epoch: map.epoch,
         version: shared.invalidations.version(),

@@ -18,6 +18,7 @@
 pub(crate) mod ahead;
 pub(crate) mod arrival;
 mod give;
+mod leave;
 pub(crate) mod loads;
 pub(crate) mod plan;
 pub(crate) mod state;
@@ -67,6 +68,8 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
         MoveStage::Plan(leave) => coordinator::moves::plan(shared, plan, &leave).map(Reply::Plan),
         MoveStage::Adopt(moves) => coordinator::moves::adopt(shared, plan, moves).map(Reply::Plan),
         MoveStage::Loads => Ok(Reply::Loads(shared.loads.of(|shard| shared.owns(shard)))),
+        MoveStage::Leave(server) => leave::may(shared, plan, server).map(Reply::Job),
+        MoveStage::Charges(server) => leave::charges(shared, plan, server).await.map(Reply::Job),
         MoveStage::Stop => stop(shared, plan).await.map(|()| Reply::Nothing),
         MoveStage::Ahead(from) => take::ahead(shared, plan, &from).await.map(Reply::Job),
         MoveStage::Copied => {

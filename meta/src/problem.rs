@@ -43,6 +43,8 @@ pub struct Problem {
 pub enum Then {
     /// The process ends.
     Ends,
+    /// The process ends, as it should: the server has left the cluster.
+    Leaves,
     /// None yet: the server takes part in a move of shards.
     Waits,
     /// The server is opened anew in the same process: shards have moved, or servers have joined.
@@ -63,6 +65,14 @@ impl Problem {
     /// No problem: the server takes part in a move of shards.
     pub(crate) fn waits(reason: &str) -> Problem {
         Problem { reason: reason.to_owned(), full: false, then: Then::Waits }
+    }
+
+    /// No problem: the server has left the cluster.
+    pub(crate) fn leaves(server: u16) -> Problem {
+        let reason = format!(
+            "server {server} has left the cluster: its data directory is not needed any more"
+        );
+        Problem { reason, full: false, then: Then::Leaves }
     }
 
     /// Blocks could not be made stable.

@@ -142,6 +142,7 @@ impl Shared {
     pub(crate) fn halt(&self, why: Problem) {
         match why.then {
             Then::Ends => tracing::error!(reason = why.reason, "the server stops serving"),
+            Then::Leaves => tracing::warn!(reason = why.reason, "the server ends"),
             Then::Waits => tracing::info!(reason = why.reason, "the server holds"),
             Then::BeginsAnew => tracing::info!(reason = why.reason, "the server begins anew"),
         }

@@ -5,6 +5,9 @@
 //! that get them pull what has changed since, and the coordinator's next map says whose
 //! they are. Each server then begins anew with that map. Until the coordinator has stored it, a
 //! start of any server that takes part makes the plan void, so that nothing has moved.
+//!
+//! A server that has no shards leaves in the same way: it and the coordinator stop, the coordinator
+//! takes over what it has charged to quotas, and the next map has it no more.
 
 use base::{BlockId, ShardId, codec};
 use bytes::Bytes;
@@ -54,6 +57,14 @@ codec! {
         /// the same; refused when one is not where it should be, or a server would both give and
         /// get some.
         Adopt(Vec<ShardMove>) = 9,
+        /// To a server that has no shards: it is to leave the cluster. Answer: the time in
+        /// milliseconds after which it may, as clients ask it again for answers that were lost.
+        /// Then to the coordinator, instead of [`MoveStage::Plan`]: this server is to leave.
+        /// Answer: 0; refused when it has shards.
+        Leave(u16) = 10,
+        /// To the coordinator, which has stopped as that server has: take over what it has charged
+        /// to quotas. Answer: the number of records, which are kept until the commit.
+        Charges(u16) = 11,
     }
 }
 
@@ -99,7 +110,7 @@ codec! {
     pub struct ShardPull {
         /// Number of the plan.
         pub plan: u64,
-        /// The shards, ascending.
+        /// The shards, ascending. None: what the server has charged to quotas.
         pub shards: Vec<ShardId>,
         /// Key at which the page begins: [`ShardPage::next`] of the page before, empty for the
         /// first.

@@ -388,6 +388,8 @@ codec! {
         Waits(u64) = 2,
         /// The process must end, for this reason.
         Ended(String) = 3,
+        /// The server has left the cluster: the process ends, and its directory is not needed.
+        Left = 4,
     }
 }
 

@@ -69,7 +69,19 @@ variants!(Spread { None, Extendible, Subsets });
 variants!(SetTime { Now, At });
 variants!(NodeRef { Dir, File });
 variants!(DumpStage { Gather, Pause, Settle, Take, Resume });
-variants!(MoveStage { Plan, Stop, Take, Commit, Over, Ahead, Copied, Loads, Adopt });
+variants!(MoveStage {
+    Plan,
+    Stop,
+    Take,
+    Commit,
+    Over,
+    Ahead,
+    Copied,
+    Loads,
+    Adopt,
+    Leave,
+    Charges
+});
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
@@ -258,7 +270,7 @@ variants!(Retry {
     NotHeld,
 });
 variants!(Stands { Whole, Stable });
-variants!(Admission { Admitted, Waits, Ended });
+variants!(Admission { Admitted, Waits, Ended, Left });
 variants!(Vote { Prepared, Busy, Changed });
 variants!(Outcome { Committed, Aborted, Pending });
 variants!(PeerWrite { Put, Delete, Patch });

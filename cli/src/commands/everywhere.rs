@@ -85,14 +85,22 @@ pub(super) async fn ask_some<'a, T, F>(
 where
     F: Future<Output = anyhow::Result<Vec<T>>>,
 {
-    let servers = client.servers();
-    if let Some(only) = only.filter(|only| *only >= servers) {
-        let text = format!("there is no server {only}: servers are 0 to {}", servers - 1);
-        return Err(usage(text));
+    let asked = numbers(client, only)?;
+    let all = join_all(asked.iter().map(|number| ask(Server { client, number: *number }))).await;
+    found(client.servers(), asked.into_iter().zip(all))
+}
+
+/// The number of the only server that is asked for, or those of all.
+pub(super) fn numbers(client: &Client, only: Option<u16>) -> anyhow::Result<Vec<u16>> {
+    let members = client.members();
+    match only {
+        Some(only) if !members.contains(&only) => {
+            let all: Vec<String> = members.iter().map(ToString::to_string).collect();
+            Err(usage(format!("there is no server {only}: servers are {}", all.join(", "))))
+        }
+        Some(only) => Ok(vec![only]),
+        None => Ok(members),
     }
-    let asked = (0..servers).filter(|number| only.is_none_or(|only| only == *number));
-    let all = join_all(asked.clone().map(|number| ask(Server { client, number }))).await;
-    found(servers, asked.zip(all))
 }
 
 /// Asks the server where sessions begin, and when that has answered or is silent, all others at
@@ -104,10 +112,13 @@ pub(super) async fn ask_first<'a, T, F>(
 where
     F: Future<Output = anyhow::Result<Vec<T>>>,
 {
-    let mut answers = vec![ask(Server { client, number: 0 }).await];
-    let others = (1..client.servers()).map(|number| ask(Server { client, number }));
-    answers.extend(join_all(others).await);
-    found(client.servers(), (0..client.servers()).zip(answers))
+    let mut answers = vec![(0, ask(Server { client, number: 0 }).await)];
+    let others = client.members().into_iter().filter(|number| *number != 0);
+    let others: Vec<u16> = others.collect();
+    let asked = others.iter().map(|number| ask(Server { client, number: *number }));
+    let asked = join_all(asked).await;
+    answers.extend(others.into_iter().zip(asked));
+    found(client.servers(), answers.into_iter())
 }
 
 fn found<T>(

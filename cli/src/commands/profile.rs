@@ -61,7 +61,7 @@ pub(crate) struct Args {
 struct Profile {
     /// Servers that were asked and have answered, of so many.
     servers: Vec<u16>,
-    servers_of: u16,
+    servers_of: usize,
     threshold_us: u64,
     /// Slow operations since the start.
     slow_total: u64,
@@ -125,7 +125,7 @@ async fn ask(
     operations.sort_by_key(|operation| Reverse(stage_sum(operation)));
     let profile = Profile {
         servers: all.iter().map(|(server, _)| *server).collect(),
-        servers_of: client.servers(),
+        servers_of: client.members().len(),
         threshold_us: all.iter().map(|(_, (_, log))| log.threshold_us).min().unwrap_or(0),
         threshold_is_new: threshold.is_some(),
         slow_total: all.iter().map(|(_, (_, log))| log.total).sum(),

@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// The use that all servers together tell. Without one of them the sums would be wrong.
 async fn everywhere(client: &Client) -> anyhow::Result<Vec<AccountUse>> {
     let mut all = Vec::new();
-    for server in 0..client.servers() {
+    for server in client.members() {
         let told = Box::pin(client.accounts(server)).await;
         all.extend(told.with_context(|| format!("server {server} does not say what is used"))?);
     }

@@ -24,6 +24,7 @@ use crate::{
     memory::{self, MemoryOption},
     notify, output,
     server::{self, Listen, Options, Role, Running, Tls},
+    serving,
     signals::Stop,
     trace::TraceArgs,
     values,
@@ -600,6 +601,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             error = serving.failed() => Some(error),
         };
         let stopped = serving.stop();
+        // The log says why.
+        let failed = failed.filter(|error| !serving::has_left(error));
         failed.map_or(stopped, Err)?;
         Ok(ExitCode::SUCCESS)
     })

@@ -2,7 +2,7 @@
 
 mod by_load;
 
-use std::{io::IsTerminal as _, process::ExitCode};
+use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -16,6 +16,9 @@ use crate::{
     connect::{self, Servers, TokenArgs},
     output,
 };
+
+/// The progress of a copy.
+const COPIED: &str = "copied {pos} records in {elapsed}";
 
 /// List the servers of a file system, and move shards between them.
 ///
@@ -32,6 +35,7 @@ enum Command {
     List(List),
     Balance(Balance),
     Drain(Drain),
+    Remove(Remove),
 }
 
 /// List the servers. Needs the administrator's token, as all of these do.
@@ -62,7 +66,7 @@ struct Balance {
 /// Move all shards away from servers, to the others.
 ///
 /// The servers stay members of the cluster and must go on running; `pando server balance` gives
-/// them shards again.
+/// them shards again. `pando server remove` takes one out of the cluster.
 #[derive(Debug, clap::Args)]
 struct Drain {
     #[command(flatten)]
@@ -70,6 +74,24 @@ struct Drain {
     /// Numbers of the servers (see `pando server list`).
     #[arg(value_name = "N", required = true)]
     servers: Vec<u16>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Take a server out of the cluster: its process ends, and its data directory is not needed any more.
+///
+/// Shards move to the other servers first, as with `pando server drain`. Then it stays for the time
+/// of a client's lease, as clients may still ask it for answers that were lost. Programs see a pause
+/// of some tenths of a second and no error. If this command is interrupted, or a server ends
+/// meanwhile, the server has left or is a member still: call it again. Server 0 leads the others and
+/// cannot be removed.
+#[derive(Debug, clap::Args)]
+struct Remove {
+    #[command(flatten)]
+    place: Place,
+    /// Number of the server (see `pando server list`).
+    #[arg(value_name = "N")]
+    number: u16,
     #[command(flatten)]
     how: How,
 }
@@ -109,6 +131,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::List(list) => list.run(),
         Command::Balance(balance) => balance.run(),
         Command::Drain(drain) => drain.run(),
+        Command::Remove(remove) => remove.run(),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -136,6 +159,27 @@ impl Balance {
     }
 }
 
+impl Remove {
+    fn run(self) -> anyhow::Result<()> {
+        let Remove { place, number: server, how } = self;
+        let report = place.on("pando server remove", async |client| {
+            anyhow::ensure!(server != 0, "server 0 leads the others and cannot be removed");
+            let moved = drain(client, &[server], &how).await?;
+            if how.dry_run {
+                return Ok(Report::of(&moved, &how));
+            }
+            let bar = bar("server {msg} leaves in {pos} s, when no client can ask it any more");
+            bar.set_message(server.to_string());
+            let tell = |left: Duration| bar.set_position(left.as_secs() + 1);
+            let left = client.let_leave(server, &tell).await;
+            bar.finish_and_clear();
+            left.with_context(|| format!("server {server} may be a member still"))?;
+            Ok(Report { left: Some(server), ..Report::of(&moved, &how) })
+        })?;
+        report.print(&how)
+    }
+}
+
 impl Drain {
     fn run(self) -> anyhow::Result<()> {
         move_shards(self.place, &self.servers, &self.how, "pando server drain")
@@ -156,47 +200,62 @@ struct Report {
     between: Vec<Between>,
     records: u64,
     waited_ms: u128,
+    /// Number of the server that has left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<u16>,
 }
 
 fn move_shards(place: Place, leave: &[u16], how: &How, purpose: &str) -> anyhow::Result<()> {
-    let moved = place.on(purpose, async |client| {
-        if how.dry_run {
-            let moves = client.plan_moves(leave).await.context("cannot say what would move")?;
-            return Ok(Moved { moves, records: 0, waited: std::time::Duration::ZERO });
-        }
-        let bar = bar();
-        let moved = client.move_shards_and_tell(leave, &|records| bar.set_position(records)).await;
-        bar.finish_and_clear();
-        moved.context("the shards stay where they were")
-    })?;
-    let mut pairs: Vec<(u16, u16)> = moved.moves.iter().map(|it| (it.from, it.to)).collect();
-    pairs.sort_unstable();
-    let between = pairs.chunk_by(|a, b| a == b);
-    let between = between.map(|of| Between { from: of[0].0, to: of[0].1, shards: of.len() });
-    let report = Report {
-        moved: !how.dry_run,
-        between: between.collect(),
-        records: moved.records,
-        waited_ms: moved.waited.as_millis(),
-    };
-    if how.json {
-        return output::print_json(&report);
-    }
-    output::print(&report.to_text())
+    let moved = place.on(purpose, async |client| drain(client, leave, how).await)?;
+    Report::of(&moved, how).print(how)
 }
 
-fn bar() -> ProgressBar {
+/// Moves shards so that the servers in `leave` have none, or says which would.
+async fn drain(client: &Client, leave: &[u16], how: &How) -> anyhow::Result<Moved> {
+    if how.dry_run {
+        let moves = client.plan_moves(leave).await.context("cannot say what would move")?;
+        return Ok(Moved { moves, records: 0, waited: Duration::ZERO });
+    }
+    let bar = bar(COPIED);
+    let moved = client.move_shards_and_tell(leave, &|records| bar.set_position(records)).await;
+    bar.finish_and_clear();
+    moved.context("the shards stay where they were")
+}
+
+fn bar(template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("copied {pos} records in {elapsed}");
+    let style = ProgressStyle::with_template(template);
     ProgressBar::new(0).with_style(style.expect("the template is well-formed"))
 }
 
 impl Report {
+    fn of(moved: &Moved, how: &How) -> Report {
+        let mut pairs: Vec<(u16, u16)> = moved.moves.iter().map(|it| (it.from, it.to)).collect();
+        pairs.sort_unstable();
+        let between = pairs.chunk_by(|a, b| a == b);
+        let between = between.map(|of| Between { from: of[0].0, to: of[0].1, shards: of.len() });
+        Report {
+            moved: !how.dry_run,
+            between: between.collect(),
+            records: moved.records,
+            waited_ms: moved.waited.as_millis(),
+            left: None,
+        }
+    }
+
+    fn print(&self, how: &How) -> anyhow::Result<()> {
+        if how.json {
+            return output::print_json(self);
+        }
+        output::print(&self.to_text())
+    }
+
     fn to_text(&self) -> String {
+        let left = self.left.map(|server| format!("server {server} has left the cluster"));
         if self.between.is_empty() {
-            return "nothing has to move".to_owned();
+            return left.unwrap_or_else(|| "nothing has to move".to_owned());
         }
         let verb = if self.moved { "moved" } else { "would move" };
         let each = self.between.iter().map(|Between { from, to, shards }| {
@@ -205,11 +264,12 @@ impl Report {
         let mut text: String = each.collect();
         if self.moved {
             text += &format!(
-                "{} records; changes waited for {:.1} s",
+                "{} records; changes waited for {:.1} s\n",
                 self.records,
                 self.waited_ms as f64 / 1000.0
             );
         }
+        text += &left.unwrap_or_default();
         text.trim_end().to_owned()
     }
 }

@@ -131,7 +131,7 @@ fn set_at(place: &Place, args: &Set) -> anyhow::Result<()> {
 /// Whether all servers know the same limits of a user or a group: those of the first, who has them.
 async fn all_have_heard(client: &Client, account: Account) -> anyhow::Result<bool> {
     let mut known = Vec::new();
-    for server in 0..client.servers() {
+    for server in client.members() {
         let told = Box::pin(client.accounts(server)).await?;
         let told = told.into_iter().find(|told| told.account == account.number());
         known.push(told.and_then(|told| told.limits));

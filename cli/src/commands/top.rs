@@ -14,9 +14,9 @@ use serde::Serialize;
 use tokio::time::timeout;
 use wire::Load;
 
+use super::everywhere;
 use crate::{
     connect::{self, Servers, TokenArgs},
-    failure::usage,
     observed::{self, Operation, micros},
     output,
     signals::Stop,
@@ -94,14 +94,7 @@ type Loads = BTreeMap<u16, Load>;
 
 impl Watched<'_> {
     fn new(client: &Client, only: Option<u16>) -> anyhow::Result<Watched<'_>> {
-        let servers = client.servers();
-        if let Some(only) = only.filter(|only| *only >= servers) {
-            return Err(usage(format!(
-                "there is no server {only}: servers are 0 to {}",
-                servers - 1
-            )));
-        }
-        let numbers = only.map_or_else(|| (0..servers).collect(), |only| vec![only]);
+        let numbers = everywhere::numbers(client, only)?;
         Ok(Watched { client, numbers, asked: Cell::new(false) })
     }
 
@@ -151,7 +144,7 @@ async fn watch(
             () = quit => return Ok(()),
         }
         let now = servers.ask().await?;
-        let view = View::between(&before, &now, servers.client.servers());
+        let view = View::between(&before, &now, servers.client.members().len());
         match screen {
             Some(screen) => screen.draw(&view.to_text())?,
             None if args.json => output::print(&serde_json::to_string(&view)?)?,
@@ -168,7 +161,7 @@ async fn watch(
 struct View {
     /// Servers that have answered, of so many.
     servers: Vec<u16>,
-    servers_of: u16,
+    servers_of: usize,
     seconds: f64,
     operations_per_second: f64,
     operations: Vec<Rate>,
@@ -196,7 +189,7 @@ struct Busy {
 }
 
 impl View {
-    fn between(before: &Loads, now: &Loads, servers_of: u16) -> View {
+    fn between(before: &Loads, now: &Loads, servers_of: usize) -> View {
         // One that was restarted, or is back, has no rates until the next interval.
         let both = now.iter().filter_map(|(number, now)| {
             let before = before.get(number).filter(|before| before.at_us < now.at_us)?;

@@ -75,7 +75,13 @@ impl Forming {
     }
 
     pub(crate) fn join(&self, name: &str) -> Running {
-        let command = pando(&join(&self.data_of(name), &self.address, &self.token));
+        self.join_with(name, &[])
+    }
+
+    /// Lets a server join that is started with these options, too.
+    pub(crate) fn join_with(&self, name: &str, options: &[&str]) -> Running {
+        let mut command = pando(&join(&self.data_of(name), &self.address, &self.token));
+        command.args(options);
         Running::start(command, "serving ")
     }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     cluster::{Forming, status, until_sound},
-    harness::{Data, fail, pando, succeed, text},
+    harness::{Data, fail, pando, run, stderr, succeed, text},
 };
 
 /// Shards of each server, by what the coordinator says.
@@ -84,6 +84,58 @@ fn a_complete_cluster_takes_in_a_server_and_another_is_drained() {
         (third.stop(), second.stop(), forming.coordinator.stop()),
         (Some(0), Some(0), Some(0))
     );
+}
+
+#[test]
+fn a_server_is_removed_while_the_cluster_is_used_and_another_takes_its_place() {
+    let forming = Forming::of("2");
+    let (address, token) = (forming.address.as_str(), text(&forming.token));
+    let mut second = forming.join_with("second", &["--lease", "2s"]);
+    forming.until_sound();
+    let of = |server| ["server", "remove", address, server, "--token", token];
+    let said = fail(1, &of("0"));
+    assert!(said.contains("server 0 leads the others"), "{said}");
+    let said = fail(1, &of("7"));
+    assert!(said.contains("there is no server 7"), "{said}");
+    let said = succeed(&[&of("1")[..], &["--dry-run"]].concat());
+    assert!(said.contains("would move 512 shards") && !said.contains("left"), "{said}");
+    assert_eq!(shards(&forming), [512, 512]);
+
+    let said = move_under_load(&forming, &["remove", address, "1"]);
+    assert!(said.contains("moved 512 shards from server 1 to server 0"), "{said}");
+    assert!(said.contains("server 1 has left the cluster"), "{said}");
+    assert_eq!(second.wait().code(), Some(0));
+    let list = succeed(&["server", "list", address, "--token", token]);
+    assert!(list.contains("servers  1 of 1"), "{list}");
+    let said = fail(1, &of("1"));
+    assert!(said.contains("server 1 has left already"), "{said}");
+    // The directory is of no use any more.
+    let again =
+        run(&["serve", "--data", text(&forming.data_of("second")), "--listen", "127.0.0.1:0"]);
+    assert_eq!(again.status.code(), Some(0));
+    assert!(stderr(&again).contains("server 1 has left the cluster"), "{}", stderr(&again));
+
+    let third = forming.join("third");
+    assert!(third.said.starts_with("joined as server 2 of 3\n"), "{}", third.said);
+    until_there_are(&forming, 2);
+    let said = move_under_load(&forming, &["balance", address]);
+    assert!(said.contains("moved 512 shards from server 0 to server 2"), "{said}");
+    until_there_are(&forming, 2);
+    for args in [&["fsck"][..], &["fsck", "--gc"], &["server", "balance"]] {
+        let said = succeed(&[args, &[address, "--token", token]].concat());
+        assert!(
+            said.contains("nothing is wrong") || said.contains("nothing has to move"),
+            "{said}"
+        );
+    }
+    let top = succeed(&["top", address, "--token", token, "--once"]);
+    assert!(top.contains("all 2 servers"), "{top}");
+    // A coordinator that is started again waits for no server that has left.
+    assert_eq!(forming.coordinator.stop(), Some(0));
+    let again = forming.data.serve(&["--http", "off", "--listen", address]);
+    until_sound(address, &forming.token);
+    ends_well(load(address, &forming.token));
+    assert_eq!((again.stop(), third.stop()), (Some(0), Some(0)));
 }
 
 #[test]

@@ -57,6 +57,7 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["server", "list"], &["HOST:PORT", "--token", "--json"]),
     (&["server", "balance"], &["HOST:PORT", "--token", "--dry-run", "--json"]),
     (&["server", "drain"], &["HOST:PORT", "N", "--token", "--dry-run", "--json"]),
+    (&["server", "remove"], &["HOST:PORT", "N", "--token", "--dry-run", "--json"]),
     (&["keys", "list"], &["HOST:PORT", "--token", "--json"]),
     (&["keys", "rotate"], &["HOST:PORT", "--token"]),
     (&["keys", "retire"], &["HOST:PORT", "KEY", "--token", "--yes"]),
@@ -116,7 +117,7 @@ fn each_paragraph_of_help_names_its_subject() {
     commands.extend([vec!["token", "create", "--help"], vec!["token", "show", "--help"]]);
     commands.extend(["list", "revoke"].map(|of| vec!["token", of, "--help"]));
     commands.extend(["list", "rotate", "retire"].map(|of| vec!["keys", of, "--help"]));
-    commands.extend(["list", "balance", "drain"].map(|of| vec!["server", of, "--help"]));
+    commands.extend(["list", "balance", "drain", "remove"].map(|of| vec!["server", of, "--help"]));
     let pronouns = ["It ", "Its ", "So ", "Those ", "As ", "And ", "Who ", "Whoever ", "What "];
     for command in commands {
         let help = succeed(&command);

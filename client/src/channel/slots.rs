@@ -13,7 +13,7 @@ use std::{
 
 use base::{Cred, Encode as _, FsError, Seq};
 use tokio::time::Instant;
-use wire::{Answer, ReplyHeader, Request, Stand};
+use wire::{Answer, ReplyHeader, Request, Retry, Stand};
 
 use super::{Answered, Counters, Key, Order, stable::Changes};
 use crate::{
@@ -39,6 +39,10 @@ pub(super) struct Inner {
     pub(super) orphans: Vec<Key>,
     pub(super) out: Vec<u8>,
     pub(super) link: Link,
+    /// The number of the server, if it has left the cluster.
+    pub(super) left: Option<u16>,
+    /// Whether the server has shards, by the newest map.
+    pub(super) has_shards: bool,
     pub(super) order: Order,
     pub(super) pump: Option<Waker>,
     pub(super) window: Window,
@@ -87,6 +91,8 @@ pub(super) struct Slot {
     pub(super) attempts: u32,
     /// An attempt was sent whose answer never came: it may have happened.
     pub(super) unsure: bool,
+    /// An attempt with this number was sent while the server had shards.
+    pub(super) met_shards: bool,
     pub(super) arrival: u64,
     pub(super) waker: Option<Waker>,
 }
@@ -100,6 +106,8 @@ impl Inner {
             orphans: Vec::new(),
             out: Vec::new(),
             link: Link::Down,
+            left: None,
+            has_shards: true,
             order: Order::Send,
             pump: None,
             window: Window::new(),
@@ -164,6 +172,7 @@ impl Inner {
             life: self.life,
             attempts: 0,
             unsure: false,
+            met_shards: false,
             arrival,
             waker: None,
         });
@@ -205,9 +214,12 @@ impl Inner {
             Link::Ended(error) => Some(error.clone()),
             Link::Down | Link::Up => None,
         };
-        let up = matches!(self.link, Link::Up);
+        let (up, left) = (matches!(self.link, Link::Up), self.left);
         let slot = self.held(key);
         slot.state = State::Queued;
+        if let Some(server) = left {
+            return slot.leaves(server);
+        }
         if slot.life != life {
             let may_have_happened = slot.seq != Seq(0) && slot.unsure;
             if may_have_happened || of_open_file(&slot.request) {
@@ -234,8 +246,9 @@ impl Inner {
                 self.queued.push_back(key);
                 return None;
             };
-            slot.seq = seq;
+            (slot.seq, slot.met_shards) = (seq, false);
         }
+        slot.met_shards |= self.has_shards;
         let place = self.router.place(slot.route);
         let first = self.out.is_empty();
         let put = put_request(
@@ -328,6 +341,19 @@ impl Inner {
         waiting.filter_map(|slot| slot.fail(error.clone())).collect()
     }
 
+    /// The server has left, and serves nobody.
+    pub(super) fn leave(&mut self, server: u16) -> Vec<Waker> {
+        self.left = Some(server);
+        self.link = Link::Ended(Error::Closed);
+        let waiting =
+            self.slots.iter_mut().filter(|slot| matches!(slot.state, State::Queued | State::Sent));
+        let wakers = waiting.filter_map(|slot| {
+            slot.unsure |= matches!(slot.state, State::Sent);
+            slot.leaves(server)
+        });
+        wakers.collect()
+    }
+
     pub(super) fn watch(&mut self, cx: &Context<'_>) {
         match &mut self.pump {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -339,6 +365,30 @@ impl Inner {
 impl Slot {
     fn fail(&mut self, error: Error) -> Option<Waker> {
         self.state = State::Failed(error);
+        self.waker.take()
+    }
+
+    /// The server has left: the newest map says where to ask, if nothing has happened there.
+    ///
+    /// Race: an attempt may have happened, before its shards left it, whose answer was lost. The
+    /// server has stayed for the time of a lease, so a client that it had a session of has come
+    /// again, and has its answer. By the time that a map gives it no shards it has stopped: what
+    /// was sent to it since has not happened.
+    fn leaves(&mut self, server: u16) -> Option<Waker> {
+        if self.seq != Seq(0) && self.unsure && self.met_shards {
+            return self.fail(Error::SessionLost);
+        }
+        let answer = match (&self.route, &self.request) {
+            // The path is resolved anew.
+            (Route::Server(_), Request::Speculate(_)) => Answer::Retry(Retry::StaleDir),
+            (Route::Server(_), _) => {
+                let reason = format!("server {server} has left the cluster");
+                return self.fail(Error::Refused(reason));
+            }
+            _ => Answer::Retry(Retry::Busy),
+        };
+        let answered = Answered { answer, version: 0, incarnation: 0, life: self.life };
+        self.state = State::Answered(answered);
         self.waker.take()
     }
 

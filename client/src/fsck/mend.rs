@@ -12,7 +12,7 @@ use base::{Cred, HashMap, Ino};
 use wire::{FsckFix, FsckFixes, FsckMend, FsckProgress, Mend, MendLinks, Reply, Request};
 
 use super::{
-    of_server,
+    Jobs, of_server,
     sides::{Links, Suspects, quota_line},
 };
 use crate::{Client, Error, Result, error::unexpected, route::Route};
@@ -100,7 +100,7 @@ impl Round {
     pub(super) async fn go_on(
         &mut self,
         client: &Client,
-        jobs: &[u64],
+        jobs: &Jobs,
         repairs: &mut Repairs,
     ) -> Result<bool> {
         let discard_lost = repairs.discard_lost;
@@ -109,24 +109,26 @@ impl Round {
             if let Some(fix) = self.read.pop_front() {
                 let lines = fix.lines.into_iter().map(|line| of_server(server, line)).collect();
                 let (route, mend) = (Route::Server(server), Mend::Found(fix.fix));
-                let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
+                let request = FsckMend { mend, discard_lost, jobs: jobs.to_wire() };
                 self.mend(client, repairs, route, request, lines).await?;
-            } else if let Some(job) = jobs.get(usize::from(server)) {
-                let request = FsckFixes { job: *job, turn: self.turn, from: self.from };
+            } else if let Some((server, job)) = jobs.from(server) {
+                let request = FsckFixes { job, turn: self.turn, from: self.from };
                 let fixes = fixes(client, server, request).await?;
                 match fixes.last() {
-                    Some(last) => self.from = last.number.saturating_add(1),
+                    Some(last) => {
+                        (self.server, self.from) = (server, last.number.saturating_add(1))
+                    }
                     None => (self.server, self.from) = (server + 1, 0),
                 }
                 self.read = fixes.into();
             } else if let Some(links) = self.across.links.pop_if(|_| self.turn == TURN_LAST) {
                 let Links { ino, counted, found, changed } = links;
                 let mend = Mend::Links(MendLinks { ino, found, counted, changed });
-                let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
+                let request = FsckMend { mend, discard_lost, jobs: jobs.to_wire() };
                 self.mend(client, repairs, of(ino), request, vec![links.line()]).await?;
             } else if let Some(quota) = self.across.quotas.pop_if(|_| self.turn == TURN_LAST) {
                 let mend = Mend::Quota(quota);
-                let request = FsckMend { mend, discard_lost, jobs: jobs.to_vec() };
+                let request = FsckMend { mend, discard_lost, jobs: jobs.to_wire() };
                 let lines = vec![quota_line(&quota)];
                 self.mend(client, repairs, Route::Server(0), request, lines).await?;
             } else if self.mended || self.turn == TURN_LAST {

@@ -17,7 +17,7 @@ impl Client {
     /// Returns the result of `asked`, unless a server is gone meanwhile: the asked one, or another
     /// for which that one waits.
     pub(super) async fn unless_gone<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
-        let gone = (0..self.servers()).map(|server| {
+        let gone = self.members().into_iter().map(|server| {
             Box::pin(async move {
                 self.core.channels.at(server).gone(PATIENCE).await;
                 server
@@ -36,15 +36,16 @@ impl Client {
     /// The servers to which there is no connection, of those that were asked for anything.
     #[must_use]
     pub fn servers_away(&self) -> Vec<u16> {
+        let members = self.members();
         let joined = self.core.channels.joined().filter(|channel| !channel.is_up());
-        joined.map(|channel| channel.server).collect()
+        joined.map(|channel| channel.server).filter(|server| members.contains(server)).collect()
     }
 }
 
 impl Fsck {
     /// Has the servers that are there end their parts.
     pub(super) async fn give_up(&self, client: &Client) {
-        let all = (0..).zip(&self.jobs).map(|(server, job)| client.poll_server(server, *job, true));
+        let all = self.jobs.all().map(|(server, job)| client.poll_server(server, job, true));
         // A server that does not hear of it ends by itself, since it waits for the one that is
         // gone.
         let _ = timeout(ENDS_WITHIN, join_all(all)).await;

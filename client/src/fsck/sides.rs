@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::{Account, Ino, Time};
 use wire::{FsckInos, FsckNames, FsckQuotas, InosPage, MendQuota, NamesOf, Reply, Request};
 
+use super::Jobs;
 use crate::{Client, Result, error::unexpected};
 
 /// Maximum number of inodes that are checked again, of each kind.
@@ -62,13 +63,14 @@ impl Links {
 }
 
 /// Compares what the checks of all servers have found.
-pub(super) async fn compare(client: &Client, jobs: &[u64]) -> Result<Suspects> {
+pub(super) async fn compare(client: &Client, jobs: &Jobs) -> Result<Suspects> {
     let (links, shared) = (links(client, jobs).await?, shared(client, jobs).await?);
     Ok(Suspects { links, shared, quotas: quotas(client, jobs).await? })
 }
 
 /// One server's list, in order.
 struct List<T> {
+    server: u16,
     job: u64,
     read: VecDeque<T>,
     /// Where the next page begins.
@@ -77,9 +79,9 @@ struct List<T> {
 }
 
 impl<T> List<T> {
-    fn of(jobs: &[u64]) -> Vec<List<T>> {
-        let list = |job: &u64| List { job: *job, read: VecDeque::new(), from: 0, end: false };
-        jobs.iter().map(list).collect()
+    fn of(jobs: &Jobs) -> Vec<List<T>> {
+        let list = |(server, job)| List { server, job, read: VecDeque::new(), from: 0, end: false };
+        jobs.all().map(list).collect()
     }
 
     /// Another page was read.
@@ -90,14 +92,14 @@ impl<T> List<T> {
     }
 }
 
-async fn links(client: &Client, jobs: &[u64]) -> Result<Vec<Links>> {
+async fn links(client: &Client, jobs: &Jobs) -> Result<Vec<Links>> {
     let mut lists = List::<NamesOf>::of(jobs);
     let mut wrong = Vec::new();
     while wrong.len() < SUSPECTS_MAX {
-        for (server, list) in (0..).zip(&mut lists) {
+        for list in &mut lists {
             if list.read.is_empty() && !list.end {
                 let request = FsckNames { job: list.job, after: Ino(list.from) };
-                let reply = client.ask_server(server, Request::FsckNames(request)).await?;
+                let reply = client.ask_server(list.server, Request::FsckNames(request)).await?;
                 let Reply::FsckNames(page) = reply else { return Err(unexpected()) };
                 list.add(page, |names| names.ino.0);
             }
@@ -119,14 +121,14 @@ async fn links(client: &Client, jobs: &[u64]) -> Result<Vec<Links>> {
     Ok(wrong)
 }
 
-async fn shared(client: &Client, jobs: &[u64]) -> Result<Vec<(Ino, Vec<u16>)>> {
+async fn shared(client: &Client, jobs: &Jobs) -> Result<Vec<(Ino, Vec<u16>)>> {
     let mut lists = List::<InosPage>::of(jobs);
     let mut shared = Vec::new();
     while shared.len() < SUSPECTS_MAX {
-        for (server, list) in (0..).zip(&mut lists) {
+        for list in &mut lists {
             if list.read.is_empty() && !list.end {
                 let request = FsckInos { job: list.job, from: list.from };
-                let reply = client.ask_server(server, Request::FsckInos(request)).await?;
+                let reply = client.ask_server(list.server, Request::FsckInos(request)).await?;
                 let Reply::FsckInos(pages) = reply else { return Err(unexpected()) };
                 list.add(pages, |page| page.page + 1);
             }
@@ -152,10 +154,10 @@ pub(super) fn quota_line(quota: &MendQuota) -> String {
     format!("the quota of {account} {less} {entries} entries and {bytes} bytes")
 }
 
-async fn quotas(client: &Client, jobs: &[u64]) -> Result<Vec<MendQuota>> {
+async fn quotas(client: &Client, jobs: &Jobs) -> Result<Vec<MendQuota>> {
     let mut lacks = BTreeMap::<Ino, (i64, i64)>::new();
-    for (server, job) in (0..).zip(jobs) {
-        let request = Request::FsckQuotas(FsckQuotas { job: *job });
+    for (server, job) in jobs.all() {
+        let request = Request::FsckQuotas(FsckQuotas { job });
         let reply = client.ask_server(server, request).await?;
         let Reply::FsckQuotas(quotas) = reply else { return Err(unexpected()) };
         for quota in quotas {

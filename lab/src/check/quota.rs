@@ -88,7 +88,7 @@ pub async fn limit_user(
 ) -> anyhow::Result<()> {
     let setting = format!("user.{uid}.{what}");
     ensure!(set_of(world, client, ("/", &setting), &max.to_string(), u32::MAX).await?);
-    for server in 0..client.servers() {
+    for server in client.members() {
         loop {
             let limits = limits_of(&client.accounts(server).await?, uid);
             let here = match what {
@@ -187,7 +187,7 @@ pub async fn fill(world: &World, client: &Client) -> anyhow::Result<()> {
 async fn inodes_of_user(client: &Client) -> anyhow::Result<u64> {
     let user = Account::User(filled::USER).number();
     let mut sum = 0;
-    for server in 0..client.servers() {
+    for server in client.members() {
         let told = client.accounts(server).await?;
         sum += told
             .iter()

@@ -78,6 +78,8 @@ struct Inner {
     free: Arc<AtomicU64>,
     /// Whether the server may not be started.
     away: Cell<bool>,
+    /// Whether the server has left its cluster.
+    has_left: Cell<bool>,
     /// Whether all changes that the server answered are still there. A loss before it last had a
     /// lease does not count, because the coordinator knows of that.
     kept_all: Cell<bool>,
@@ -167,6 +169,7 @@ impl Host {
                 running: RefCell::default(),
                 free: Arc::new(AtomicU64::new(u64::MAX)),
                 away: Cell::default(),
+                has_left: Cell::default(),
                 kept_all: Cell::default(),
                 counters: RefCell::default(),
                 machine: server,
@@ -212,6 +215,7 @@ impl Host {
             running: RefCell::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
             away: Cell::default(),
+            has_left: Cell::default(),
             kept_all: Cell::default(),
             counters: RefCell::default(),
             machine,
@@ -343,13 +347,19 @@ impl Host {
         Ok(meta::found_cluster(self.inner.engine.as_ref(), &self.inner.random)?)
     }
 
-    /// Starts the server, if it does not run and is not kept away.
+    /// Whether the server has left its cluster: it does not start any more.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.inner.has_left.get()
+    }
+
+    /// Starts the server, if it does not run, is not kept away and has not left its cluster.
     ///
     /// # Errors
     /// When the server cannot open the file system.
     pub fn start(&self) -> anyhow::Result<()> {
         let inner = &self.inner;
-        if inner.running.borrow().is_some() || inner.away.get() {
+        if inner.running.borrow().is_some() || inner.away.get() || inner.has_left.get() {
             return Ok(());
         }
         self.take_log()?;
@@ -722,19 +732,31 @@ impl Body {
     }
 }
 
-/// Says when the server of a process is to be opened anew.
-async fn says_to_begin_anew(server: Server, begin: oneshot::Sender<()>) {
+/// Says when the server of a process ends for good, or is to be opened anew: then `true`.
+async fn says_to_begin_anew(server: Server, begin: oneshot::Sender<bool>) {
     let problem = server.halted().await;
-    if problem.then == Then::BeginsAnew {
+    let ends = match problem.then {
+        Then::BeginsAnew => Some(true),
+        Then::Leaves => Some(false),
+        Then::Ends | Then::Waits => None,
+    };
+    if let Some(again) = ends {
         // At the end of a world nobody listens any more.
-        let _ = begin.send(());
+        let _ = begin.send(again);
     }
     std::future::pending().await
 }
 
-/// Starts a server again that is to be opened anew, as `pando serve` does.
-async fn begin_anew(host: Host, process: Arc<Process>, begins: oneshot::Receiver<()>) {
-    if begins.await.is_err() || !host.is_of(&process) {
+/// Starts a server again that is to be opened anew, unless it has left, as `pando serve` does.
+async fn begin_anew(host: Host, process: Arc<Process>, begins: oneshot::Receiver<bool>) {
+    let Ok(again) = begins.await else { return };
+    if !host.is_of(&process) {
+        return;
+    }
+    if !again {
+        host.inner.trace.note("leaves", &[u64::from(host.inner.server)]);
+        host.kill();
+        host.inner.has_left.set(true);
         return;
     }
     host.inner.trace.note("begins anew", &[u64::from(host.inner.server)]);

@@ -12,10 +12,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use base::{FsError, LockMode};
 use client::{Client, Error, File, MoveError, Moved, OpenOptions};
-use lab::check::planted::{self, Pin};
+use lab::check::{
+    planted::{self, Pin},
+    quota::{limit, used, walk},
+};
 use lab::sim::{
     plan::{Aim, Plan, Weather},
     play,
@@ -64,6 +67,8 @@ struct Load {
     gone: RefCell<BTreeSet<String>>,
     /// The client that has the lock.
     locked_by: Cell<Option<usize>>,
+    /// Whether a client has seen an error.
+    has_failed: Cell<bool>,
 }
 
 type Worked = JoinHandle<anyhow::Result<()>>;
@@ -77,6 +82,7 @@ impl Load {
             there: RefCell::default(),
             gone: RefCell::default(),
             locked_by: Cell::new(None),
+            has_failed: Cell::new(false),
         });
         let machine = world.connect("prepares").await?;
         machine.client.write("/locked", b"locked").await?;
@@ -89,7 +95,12 @@ impl Load {
         machine.close().await?;
         let mut works = Vec::new();
         for of in 0..CLIENTS {
-            works.push(spawn_local(Rc::clone(&load).work(of)));
+            let load = Rc::clone(&load);
+            works.push(spawn_local(async move {
+                let worked = Rc::clone(&load).work(of).await;
+                load.has_failed.set(load.has_failed.get() || worked.is_err());
+                worked
+            }));
         }
         Ok((load, works))
     }
@@ -328,6 +339,163 @@ fn death_of(seed: u64) -> anyhow::Result<bool> {
         machine.close().await?;
         Ok(ended)
     })
+}
+
+/// Has a server that has no shards leave, while everything goes on.
+async fn let_leave(
+    (world, load): (&World, &Load),
+    client: &Client,
+    server: u16,
+    begins: &Cell<Option<Instant>>,
+) -> anyhow::Result<Result<(), MoveError>> {
+    let tell = |left| begins.set(Some(Instant::now() + left));
+    let left = client.let_leave(server, &tell).await;
+    let before = load.done.clone();
+    let until = Instant::now() + SETTLED_WITHIN;
+    let goes_on = || load.done.iter().zip(&before).all(|(now, before)| now > before);
+    while !goes_on() {
+        if load.has_failed.get() {
+            // The error is told when the clients are awaited.
+            break;
+        }
+        ensure!(Instant::now() < until, "a client does not go on after a server has left");
+        ensure!(!load.has_failed.get(), "a client has ended");
+        world.wait(Duration::from_millis(20)).await;
+    }
+    Ok(left)
+}
+
+/// Checks that as much is charged to each client's directory as is in it.
+async fn look_at_quotas((world, load): (&World, &Load)) -> anyhow::Result<()> {
+    let machine = world.connect("counts").await?;
+    for of in 0..CLIENTS {
+        let path = format!("/{of}");
+        let (until, there) = (Instant::now() + SETTLED_WITHIN, walk(&machine.client, &path).await?);
+        // Files that clients had open without their names are still being removed.
+        loop {
+            let used = used(world, &machine.client, &path).await?;
+            if used == there {
+                break;
+            }
+            ensure!(Instant::now() < until, "{used:?} are charged to {path}, with {there:?} in it");
+            world.wait(Duration::from_millis(100)).await;
+        }
+    }
+    ensure!(load.ends.get(), "clients are still at work");
+    machine.close().await
+}
+
+/// Runs a world in which a server gets no shards any more and leaves, and another one joins. With
+/// `dies` a server dies meanwhile, perhaps the one that leaves. Returns whether that has ended an
+/// attempt.
+fn leaves_of(seed: u64, dies: bool, bug: Option<Bug>) -> anyhow::Result<bool> {
+    let lease = Duration::from_secs(6);
+    let plan = Plan { begins_with: Some(3), lease, ..plan(seed, 4) };
+    play::in_world(plan, bug, PATIENCE, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        let machine = world.connect("moves").await?;
+        let (client, random) = (&machine.client, world.random("leaves"));
+        for of in 0..CLIENTS {
+            limit(&world, client, &format!("/{of}"), "entries", 1_000_000).await?;
+        }
+        // A client that came before the cluster was complete has left a session behind, for whose
+        // locks each start would wait.
+        world.wait(world.plan().lease + random.ms(1000..1300)).await;
+        let server = u16::try_from(1 + random.below(2))?;
+        let at = (&world, &*load);
+        let refused = client.let_leave(server, &|_| ()).await;
+        ensure!(refused.is_err(), "a server with shards has left");
+        let mut tries = 0;
+        while let Err(error) = move_once(at, client, &[server], false).await? {
+            tries += 1;
+            ensure!(tries < 5, "shards do not leave server {server}: {error}");
+        }
+        let victim = &world.hosts()[random.index(3)];
+        let begins = Cell::new(None);
+        let dies = async {
+            if dies {
+                // Clients have asked for lost answers when their leases have ended.
+                while begins.get().is_none_or(|begins| Instant::now() < begins) {
+                    world.wait(Duration::from_millis(5)).await;
+                }
+                world.wait(random.ms(0..60)).await;
+                victim.kill();
+                world.wait(random.ms(0..1500)).await;
+                victim.start()?;
+            }
+            anyhow::Ok(())
+        };
+        let (mut left, died) = futures::join!(let_leave(at, client, server, &begins), dies);
+        died?;
+        let mut has_ended = false;
+        while let Err(error) = left? {
+            ensure!(!client.members().is_empty());
+            has_ended = true;
+            tries += 1;
+            ensure!(tries < 12, "server {server} does not leave: {error}");
+            world.wait(Duration::from_millis(500)).await;
+            left = if client.members().contains(&server) {
+                let_leave(at, client, server, &begins).await
+            } else {
+                Ok(Ok(()))
+            };
+        }
+        if load.has_failed.get() {
+            load.end(works).await?;
+            bail!("a client has seen an error");
+        }
+        let host = &world.hosts()[usize::from(server)];
+        let until = Instant::now() + SETTLED_WITHIN;
+        while !host.has_left() {
+            ensure!(Instant::now() < until, "the process of a server that has left does not end");
+            world.wait(Duration::from_millis(100)).await;
+        }
+        ensure!(client.members().len() == 2, "{:?} are members", client.members());
+        world.grow(3).await.context("a server does not join after another has left")?;
+        let until = Instant::now() + SETTLED_WITHIN;
+        while !matches!(move_once(at, client, &[], false).await?, Ok(moved) if !moved.moves.is_empty())
+        {
+            ensure!(Instant::now() < until, "the server that has joined gets no shards");
+            world.wait(Duration::from_millis(100)).await;
+        }
+        ensure!(client.members() == [0, 3 - server, 3], "{:?} are members", client.members());
+        load.end(works).await?;
+        look_at_quotas(at).await?;
+        load.look().await?;
+        machine.close().await?;
+        Ok(has_ended)
+    })
+}
+
+#[test]
+fn a_server_that_has_no_shards_leaves_and_nobody_sees_an_error() {
+    for seed in 0..8 {
+        if let Err(error) = leaves_of(seed, false, None) {
+            panic!("seed {seed}: {error:#}");
+        }
+    }
+}
+
+#[test]
+fn a_server_leaves_once_though_servers_die_meanwhile() {
+    let mut ended = 0;
+    for seed in 0..10 {
+        match leaves_of(seed, true, None) {
+            Ok(has_ended) => ended += u64::from(has_ended),
+            Err(error) => panic!("seed {seed}: {error:#}"),
+        }
+    }
+    println!("{ended} attempts were ended by a death");
+    assert!(ended > 2, "{ended} attempts were ended by a death");
+}
+
+#[test]
+fn charges_that_are_left_behind_are_found_out() {
+    let pin = Pin { seed: None, word: "are charged to", seeds: 0..10 };
+    let found = planted::find(&pin, |seed, planted| {
+        leaves_of(seed, false, planted.then_some(Bug::ChargesLeftBehind)).map(drop)
+    });
+    println!("{}", found.unwrap());
 }
 
 #[test]

@@ -92,7 +92,7 @@ pub(crate) async fn take_lease(
     Ok(())
 }
 
-/// Stores a map by which this server has other shards, or there are more servers: the next start
+/// Stores a map by which this server has other shards, or the servers are others: the next start
 /// finds all that belongs to it.
 fn begin_anew(shared: &Shared, cluster: &Cluster, map: &ClusterMap) -> Result<Problem, Problem> {
     // The coordinator has stored it.
@@ -104,7 +104,7 @@ fn begin_anew(shared: &Shared, cluster: &Cluster, map: &ClusterMap) -> Result<Pr
         shared.engine.write(batch).map_err(|error| Problem::of(&error))?;
         shared.make_stable()?;
     }
-    Ok(Problem::begins_anew("shards have moved, or a server has joined"))
+    Ok(Problem::begins_anew("shards have moved, or a server has joined or left"))
 }
 
 /// Takes in what a lease says of generations: whether this process may use it.
@@ -137,6 +137,7 @@ fn is_admitted(shared: &Shared, cluster: &Cluster, lease: &Lease) -> Result<bool
             }
             return Err(Problem::because(reason.clone()));
         }
+        Admission::Left => return Err(Problem::leaves(cluster.me)),
     };
     if own.takes(generation) | follows_anew {
         cluster.store_served(shared)?;

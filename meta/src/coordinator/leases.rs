@@ -31,6 +31,8 @@ struct Holder {
     answered: Option<(u64, Instant)>,
     /// Whether the server's directory is an old copy that no check has looked at yet.
     unchecked: bool,
+    /// Whether the server has left the cluster.
+    has_left: bool,
 }
 
 /// The state that a server reports with its heartbeat.
@@ -93,6 +95,7 @@ impl Leases {
             lost_in: None,
             answered: None,
             unchecked: false,
+            has_left: false,
         };
         Leases { lease, alone, holders: vec![holder; usize::from(servers)] }
     }
@@ -138,6 +141,14 @@ impl Leases {
     pub(crate) fn end(&mut self, server: u16, now: Instant) {
         if let Some(holder) = self.holders.get_mut(usize::from(server)) {
             holder.until = holder.until.min(now);
+        }
+    }
+
+    /// The server has left: it has no lease, and nobody waits for it.
+    pub(crate) fn leaves(&mut self, server: u16, now: Instant) {
+        self.end(server, now);
+        if let Some(holder) = self.holders.get_mut(usize::from(server)) {
+            holder.has_left = true;
         }
     }
 
@@ -187,7 +198,9 @@ impl Leases {
     pub(crate) fn all_know_roots(&self, version: u64, me: u16, now: Instant) -> bool {
         let alone = self.alone + self.alone / 8;
         let mut others = (0..).zip(&self.holders).filter(|(server, _)| *server != me);
-        others.all(|(_, holder)| holder.roots == version || holder.until + alone <= now)
+        others.all(|(_, holder)| {
+            holder.has_left || holder.roots == version || holder.until + alone <= now
+        })
     }
 
     /// The state of a server's lease at `now`.
@@ -278,6 +291,17 @@ mod tests {
         leases.beat(2, now, Beat { roots: 7, ..beat(5) }, true);
         assert!(leases.all_know_roots(7, 0, now));
         assert!(!leases.all_know_roots(8, 0, now));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_server_that_has_left() {
+        let now = Instant::now();
+        let mut leases = Leases::unknown(LEASE, ALONE, 2, now + LEASE);
+        leases.leaves(1, now);
+        leases.beat(0, now, Beat { roots: 7, ..beat(5) }, true);
+        assert!(leases.all_know_roots(7, 0, now));
+        leases.acknowledged(0, 6);
+        assert_eq!(leases.wait_until(6, &leases.ends(), now), None);
     }
 
     #[test]

@@ -1,16 +1,27 @@
-//! The coordinator's part of a move of shards: the plan, and the commit.
+//! The coordinator's part of a move of shards, and of a server that leaves: the plan, and the commit.
 //!
 //! Always true: a plan is kept in memory only, and is void as soon as a server that it is of comes
 //! with another process; this is decided under the same lock as the commit. So a process that
 //! served after the copy was made, or lost it, is never overruled by an older plan.
 
+use std::collections::BTreeMap;
+
+use base::ClusterMap;
+use store::Batch;
+use tokio::time::Instant;
 use wire::{Retry, ShardMove};
 
 use super::{State, here};
 use crate::{
+    Problem,
+    bugs::Bug,
     cluster::Cluster,
     error::{Fault, Result},
-    moves::plan::{self, Plan},
+    moves::plan::{self, Change, Leave, Plan},
+    record::{
+        QuotaId, Record as _, Usage,
+        key::{self, UsagePart},
+    },
     server::Shared,
 };
 
@@ -34,11 +45,8 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
     if map.servers.is_empty() {
         return Err(Fault::Retry(Retry::Busy));
     }
-    let known = |server: &u16| usize::from(*server) < map.servers.len();
-    if let Some(server) = leave.iter().find(|server| !known(server)) {
-        return Err(Fault::Refused(format!("there is no server {server}")));
-    }
-    if (0..).zip(&map.servers).all(|(server, _)| leave.contains(&server)) {
+    leave.iter().try_for_each(|server| is_member(&map, *server))?;
+    if map.members().all(|server| leave.contains(&server)) {
         return Err(Fault::Refused("no server would be left that has the shards".into()));
     }
     let moves = plan::plan(&map, leave);
@@ -59,7 +67,42 @@ pub(crate) fn adopt(
     keep(cluster, &mut state, number, moves)
 }
 
-/// Keeps a plan, if all servers that it is of are there.
+/// Decides that a server leaves, which has no shards.
+pub(crate) fn leave(shared: &Shared, number: u64, server: u16) -> Result<()> {
+    let (cluster, coordinator) = here(shared)?;
+    let mut state = coordinator.state.lock();
+    if server == cluster.me {
+        return Err(Fault::Refused("the server that leads the others cannot leave".into()));
+    }
+    is_member(&state.member.map, server)?;
+    if plan::without(&state.member.map, server).is_none() {
+        return Err(has_shards(server));
+    }
+    let runs = runs_of(cluster, &state, vec![cluster.me, server])?;
+    if number != wire::moves::NO_PLAN {
+        let change = Change::Leave(Leave { server, charges: None });
+        state.plan = Some(Plan { number, change, runs });
+    }
+    Ok(())
+}
+
+/// Notes what a server that leaves has charged to quotas.
+pub(crate) fn take_charges(
+    shared: &Shared,
+    (number, server): (u64, u16),
+    charges: BTreeMap<QuotaId, Usage>,
+) -> Result<()> {
+    let (_, coordinator) = here(shared)?;
+    let mut state = coordinator.state.lock();
+    let plan = state.plan.as_mut().filter(|plan| plan.number == number).ok_or_else(void)?;
+    match &mut plan.change {
+        Change::Leave(leave) if leave.server == server => leave.charges = Some(charges),
+        Change::Leave(_) | Change::Shards(_) => return Err(void()),
+    }
+    Ok(())
+}
+
+/// Keeps a plan of shards that move, if all servers that it is of are there.
 fn keep(
     cluster: &Cluster,
     state: &mut State,
@@ -74,40 +117,95 @@ fn keep(
     let mut part: Vec<u16> = moves.iter().flat_map(|it| [it.from, it.to]).collect();
     part.sort_unstable();
     part.dedup();
-    let now = tokio::time::Instant::now();
-    let mut runs = Vec::with_capacity(part.len());
-    for server in part {
-        let run =
-            if server == cluster.me { Some(cluster.run) } else { state.leases.run_of(server) };
-        let has_lease = state.leases.standing(server, now).is_some_and(|it| !it.left.is_zero());
-        match run.filter(|_| has_lease) {
-            Some(run) => runs.push((server, run)),
-            None => return Err(Fault::Refused(format!("server {server} is away"))),
-        }
+    let runs = runs_of(cluster, state, part)?;
+    if number != wire::moves::NO_PLAN {
+        let kept = || Plan { number, change: Change::Shards(moves.clone()), runs };
+        state.plan = (!moves.is_empty()).then(kept);
     }
-    if number == wire::moves::NO_PLAN {
-        return Ok(moves);
-    }
-    state.plan = (!moves.is_empty()).then(|| Plan { number, moves: moves.clone(), runs });
     Ok(moves)
 }
 
-/// Gives the shards of a plan to those that have taken them. It is on stable storage when this
-/// returns.
+/// The processes of servers, each of which is there.
+fn runs_of(cluster: &Cluster, state: &State, part: Vec<u16>) -> Result<Vec<(u16, u64)>> {
+    let now = Instant::now();
+    let run_of = |server: u16| {
+        let run =
+            if server == cluster.me { Some(cluster.run) } else { state.leases.run_of(server) };
+        let has_lease = state.leases.standing(server, now).is_some_and(|it| !it.left.is_zero());
+        let away = || Fault::Refused(format!("server {server} is away"));
+        run.filter(|_| has_lease).map(|run| (server, run)).ok_or_else(away)
+    };
+    part.into_iter().map(run_of).collect()
+}
+
+/// Stores the map of after a plan: shards are those' that have taken them, or a server has left. It
+/// is on stable storage when this returns.
 pub(crate) fn commit(shared: &Shared, number: u64) -> Result<()> {
     let (_, coordinator) = here(shared)?;
     let mut state = coordinator.state.lock();
     let state = &mut *state;
-    let void = || Fault::Refused("the move is void: a server has begun anew".into());
     if state.committed == Some(number) {
         return Ok(());
     }
     let plan = state.plan.take_if(|plan| plan.number == number).ok_or_else(void)?;
-    let map = plan::moved(&state.member.map, &plan.moves).ok_or_else(void)?;
-    tracing::info!(epoch = map.epoch.0, shards = plan.moves.len(), "shards have moved");
-    state.member.map = map;
-    state.store_for(shared)?;
+    match plan.change {
+        Change::Shards(moves) => {
+            let map = plan::moved(&state.member.map, &moves).ok_or_else(void)?;
+            tracing::info!(epoch = map.epoch.0, shards = moves.len(), "shards have moved");
+            state.member.map = map;
+            state.store_for(shared)?;
+        }
+        Change::Leave(leave) => state.lets_leave(shared, leave)?,
+    }
     state.committed = Some(number);
     state.has_news(shared);
     Ok(())
+}
+
+impl State {
+    /// Stores that a server has left, and as this server's what it had charged to quotas. This
+    /// server has stopped, so nothing is charged meanwhile, and reads it when it begins anew.
+    fn lets_leave(&mut self, shared: &Shared, leave: Leave) -> Result<()> {
+        let Leave { server, charges } = leave;
+        let map = plan::without(&self.member.map, server).ok_or_else(void)?;
+        let charges = charges.ok_or_else(void)?;
+        let failed = |error: store::Error| Fault::Halt(Problem::of(&error));
+        let mut batch = Batch::default();
+        for (root, charged) in charges.iter().filter(|_| !shared.bugs.has(Bug::ChargesLeftBehind)) {
+            let at = key::usage(*root, UsagePart::Core(0));
+            let known = shared.engine.get(&at).map_err(failed)?;
+            let known = known.map(|known| Usage::from_record(&known)).transpose()?;
+            batch.put(&at, &known.unwrap_or_default().plus(*charged).to_record());
+        }
+        let (epoch, before) = (map.epoch.0, (self.member.clone(), self.roster.clone()));
+        self.member.map = map;
+        self.roster.leaves(server);
+        batch.append(&self.to_batch());
+        let stored = shared.put(batch).map_err(failed);
+        if let Err(fault) = stored.and_then(|()| shared.make_stable().map_err(Fault::Halt)) {
+            // Told of what may not be stored, the process of that server would end.
+            (self.member, self.roster) = before;
+            return Err(fault);
+        }
+        self.leases.leaves(server, Instant::now());
+        tracing::info!(epoch, server, "a server has left the cluster");
+        Ok(())
+    }
+}
+
+fn is_member(map: &ClusterMap, server: u16) -> Result<()> {
+    if map.has_left(server) {
+        return Err(Fault::Refused(format!("server {server} has left already")));
+    }
+    let there_is_none = || Fault::Refused(format!("there is no server {server}"));
+    map.address(server).map(drop).ok_or_else(there_is_none)
+}
+
+/// The refusal of a server that has shards.
+pub(crate) fn has_shards(server: u16) -> Fault {
+    Fault::Refused(format!("server {server} has shards: drain it first"))
+}
+
+fn void() -> Fault {
+    Fault::Refused("the plan is void: a server has begun anew".into())
 }

@@ -1,8 +1,8 @@
 //! The members of the cluster, and the map made of them. Pure: `coordinator` stores each decision
 //! before anybody hears of it.
 //!
-//! Always true: a member keeps its number; the map has at least as many servers as the cluster was
-//! formatted for, or none.
+//! Always true: a member keeps its number, also one that has left; the map has at least as many
+//! servers as the cluster was formatted for, or none.
 
 use base::{ClusterMap, Epoch, ShardId, codec};
 use wire::Join;
@@ -19,7 +19,7 @@ codec! {
     pub(crate) struct Enrolled {
         /// The random number that the server drew for itself.
         pub member: u64,
-        /// Address at which the server was last.
+        /// Address at which the server was last; empty for one that was heard: it has left.
         pub address: String,
         /// Whether the server has served since it joined, so that it really had the address.
         pub heard: bool,
@@ -52,6 +52,8 @@ pub(crate) enum Place {
     Known(u16),
     /// The server gets this number now, and the cluster has one server more than it had.
     Grows(u16),
+    /// The server had this number, and has left.
+    Left(u16),
 }
 
 impl Roster {
@@ -80,7 +82,8 @@ impl Roster {
     pub(crate) fn join(&mut self, servers: u16, join: &Join) -> Place {
         let known = self.members.iter().position(|other| other.member == join.member);
         if let Some(at) = known {
-            return Place::Known(number(at));
+            let number = number(at);
+            return if self.has_left(number) { Place::Left(number) } else { Place::Known(number) };
         }
         let address = join.address.clone();
         self.members.push(Enrolled { member: join.member, address, heard: false });
@@ -88,8 +91,24 @@ impl Roster {
         if number < servers { Place::New(number) } else { Place::Grows(number) }
     }
 
+    /// Whether a member has left the cluster.
+    pub(crate) fn has_left(&self, server: u16) -> bool {
+        let member = self.members.get(usize::from(server));
+        member.is_some_and(|member| member.heard && member.address.is_empty())
+    }
+
+    /// Notes that a member, which has served, leaves the cluster.
+    pub(crate) fn leaves(&mut self, server: u16) {
+        if let Some(member) = self.members.get_mut(usize::from(server)) {
+            member.address.clear();
+        }
+    }
+
     /// Notes that a member serves at this address; returns whether that is news.
     pub(crate) fn heard(&mut self, server: u16, address: &str) -> bool {
+        if address.is_empty() || self.has_left(server) {
+            return false;
+        }
         let Some(member) = self.members.get_mut(usize::from(server)) else { return false };
         let news = !member.heard || member.address != address;
         if news {
@@ -186,6 +205,27 @@ mod tests {
         assert_eq!((map.epoch, &map.shards[..]), (Epoch(1), &[0, 1, 0, 1, 0][..]));
         assert_eq!(map.servers, ["a:1", "b:1"]);
         assert_eq!((roster.deal(2, 5, &map), roster.missing(2)), (None, None));
+    }
+
+    #[test]
+    fn a_server_that_has_left_is_in_no_map_and_its_number_is_not_given_again() {
+        let mut roster = Roster::of(&[7, 8, 9]);
+        for (server, address) in [(0, "a:1"), (1, "b:1"), (2, "c:1")] {
+            roster.heard(server, address);
+        }
+        let before = roster.deal(3, 6, &no_map()).unwrap();
+        roster.leaves(1);
+        assert!(roster.has_left(1) && !roster.has_left(0) && !roster.has_left(3));
+        assert!(!roster.heard(1, "b:1"), "it may still say something");
+        let after = roster.deal(3, 6, &before).unwrap();
+        assert_eq!((after.servers, after.shards), (roster_of(["a:1", "", "c:1"]), before.shards));
+        assert_eq!(roster.missing(3), None);
+        assert_eq!(roster.join(3, &join(8)), Place::Left(1));
+        assert_eq!(roster.join(3, &join(10)), Place::Grows(3));
+    }
+
+    fn roster_of<const N: usize>(addresses: [&str; N]) -> Vec<String> {
+        addresses.map(str::to_owned).to_vec()
     }
 
     #[test]

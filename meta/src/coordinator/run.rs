@@ -36,8 +36,7 @@ pub(crate) async fn run(core: Core) {
     let Some(cluster) = &shared.cluster else { return };
     let tell = async {
         if let Some(coordinator) = &cluster.coordinator {
-            let others = (0..cluster.servers).filter(|server| *server != cluster.me);
-            let tell = others.map(|server| {
+            let tell = cluster.others().map(|server| {
                 tell(shared, coordinator, Link::new(shared, cluster, server), server)
             });
             futures::future::join_all(tell).await;

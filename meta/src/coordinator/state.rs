@@ -79,7 +79,10 @@ impl Coordinator {
         let until = if member.map.servers.is_empty() { now } else { now + longest + longest / 8 };
         roster.versions_end = first + VERSIONS_RESERVED;
         roster.lease_ms = millis(lease);
-        let leases = Leases::unknown(lease, alone, member.count(), until);
+        let mut leases = Leases::unknown(lease, alone, member.count(), until);
+        for server in (0..member.count()).filter(|server| roster.has_left(*server)) {
+            leases.leaves(server, now);
+        }
         let rings_behind = LogLimit::new(LOG_PERIOD);
         let mut member = member.clone();
         member.last.0 = Served {

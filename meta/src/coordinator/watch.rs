@@ -85,7 +85,8 @@ impl Watch {
             return;
         }
         let now = Instant::now();
-        for (server, address) in (0..).zip(&state.member.map.servers) {
+        for server in state.member.map.members() {
+            let address = &state.member.map.servers[usize::from(server)];
             let Some(standing) = state.leases.standing(server, now) else { continue };
             let at = self.silent.iter().position(|other| *other == server);
             match at {

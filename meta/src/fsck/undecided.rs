@@ -34,8 +34,7 @@ impl Across<'_> {
         for txn in left {
             let TxnId { server, run, number } = txn;
             let what = format!("transaction {number} of run {run:x} of server {server}");
-            let others = (0..self.cluster.servers).filter(|other| *other != self.cluster.me);
-            if !others.into_iter().any(|other| other == server) {
+            if !self.cluster.others().any(|other| other == server) {
                 self.report
                     .find(format!("{what} stays prepared, and no other server can have begun it"));
                 continue;

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     Core,
+    cluster::Cluster,
     record::{Content, Record as _},
 };
 
@@ -160,7 +161,7 @@ impl Seen<'_> {
 
     /// Number of partitions that splits may come to.
     fn partitions_max(&self) -> u16 {
-        let servers = self.core.inner.shared.cluster.as_ref().map_or(1, |cluster| cluster.servers);
+        let servers = self.core.inner.shared.cluster.as_ref().map_or(1, Cluster::members);
         Splits::partitions_max(servers, self.shards())
     }
 

@@ -6,12 +6,13 @@ use base::ShardId;
 use bytes::Bytes;
 use wire::{ShardBlock, ShardPage, ShardPull};
 
+use super::leave::may_be_taken_over;
 use crate::{
     cluster::Cluster,
     dump,
     error::{Fault, Result},
     problem::Problem,
-    record::key::{self, Key, Zone},
+    record::key::{self, Key, UsagePart, Zone},
     server::Shared,
 };
 
@@ -33,6 +34,11 @@ pub(crate) fn pull(shared: &Shared, req: &ShardPull) -> Result<ShardPage> {
     let has_stopped = shared.moves.is_stopped_for(req.plan);
     let ahead = &shared.moves.ahead;
     match req.since {
+        None if req.shards.is_empty() => {
+            for_plan(shared, req.plan)?;
+            may_be_taken_over(shared)?;
+            scan(shared, req, [range(key::own(b'A'))].into_iter())
+        }
         None => {
             for_plan(shared, req.plan)?;
             scan(shared, req, of_users(&req.shards).chain(others()))
@@ -188,6 +194,10 @@ fn range(prefix: Key) -> (Key, Key) {
 fn moves_along(key: &[u8], shards: &[ShardId]) -> bool {
     match key::zone(key) {
         Some((Zone::Users | Zone::Work, shard)) => shards.binary_search(&shard).is_ok(),
+        // Without any shards the server leaves.
+        Some((Zone::Server, _)) if shards.is_empty() => {
+            matches!(key::parse_usage(key), Some((_, UsagePart::Core(_))))
+        }
         Some((Zone::Server, _)) => key::parse_session(key).is_some(),
         None => false,
     }

@@ -1,25 +1,43 @@
-//! The choice of shards that move, so that every server has its share. Pure.
+//! The choice of shards that move, so that every server has its share; and the maps of after a move.
+//! Pure.
 //!
 //! No shard moves more than it must: a server that has too many gives up the last of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{ClusterMap, ShardId};
 use wire::ShardMove;
 
-/// Shards that are to move.
+use crate::record::{QuotaId, Usage};
+
+/// A change of the map that several servers prepare.
 pub(crate) struct Plan {
     pub(crate) number: u64,
-    pub(crate) moves: Vec<ShardMove>,
+    pub(crate) change: Change,
     /// The servers that take part, each with the number of its process.
     pub(crate) runs: Vec<(u16, u64)>,
+}
+
+/// A change of the map.
+pub(crate) enum Change {
+    /// Shards move.
+    Shards(Vec<ShardMove>),
+    /// A server that has no shards leaves.
+    Leave(Leave),
+}
+
+/// A server that leaves.
+pub(crate) struct Leave {
+    pub(crate) server: u16,
+    /// The sums that it has charged to quotas, once they are known.
+    pub(crate) charges: Option<BTreeMap<QuotaId, Usage>>,
 }
 
 /// The moves after which the servers in `leave` have no shards and the others equally many, but for
 /// one. None if every server has to leave.
 pub(crate) fn plan(map: &ClusterMap, leave: &[u16]) -> Vec<ShardMove> {
     let servers = u16::try_from(map.servers.len()).unwrap_or(u16::MAX);
-    let stay: Vec<u16> = (0..servers).filter(|server| !leave.contains(server)).collect();
+    let stay: Vec<u16> = map.members().filter(|server| !leave.contains(server)).collect();
     if stay.is_empty() {
         return Vec::new();
     }
@@ -67,7 +85,7 @@ pub(crate) fn is_possible(map: &ClusterMap, moves: &[ShardMove]) -> Result<(), S
         if map.server_of(it.shard) != Some(it.from) {
             return Err(format!("shard {} is not at server {} any more", it.shard.0, it.from));
         }
-        if usize::from(it.to) >= map.servers.len() || it.to == it.from {
+        if map.address(it.to).is_none() || it.to == it.from {
             return Err(format!("shard {} cannot go to server {}", it.shard.0, it.to));
         }
         if !seen.insert(it.shard) {
@@ -85,6 +103,18 @@ pub(crate) fn moved(map: &ClusterMap, moves: &[ShardMove]) -> Option<ClusterMap>
         let owner = next.shards.get_mut(usize::from(shard.0)).filter(|owner| **owner == *from)?;
         *owner = *to;
     }
+    Some(next)
+}
+
+/// The map after a server has left; `None` if it has shards, or is not there.
+pub(crate) fn without(map: &ClusterMap, server: u16) -> Option<ClusterMap> {
+    map.address(server)?;
+    if map.shards.contains(&server) {
+        return None;
+    }
+    let mut next = map.clone();
+    next.epoch = map.epoch.after_move();
+    next.servers.get_mut(usize::from(server))?.clear();
     Some(next)
 }
 
@@ -124,6 +154,19 @@ mod tests {
         let after = moved(&before, &plan(&before, &[0, 2])).unwrap();
         assert_eq!(after.shards, [1; 6]);
         assert_eq!(plan(&before, &[0, 1, 2]), []);
+    }
+
+    #[test]
+    fn a_server_that_has_left_gets_no_shards() {
+        let before = map(3, &[0, 0, 2, 2, 2, 2]);
+        assert_eq!(without(&before, 2), None, "it has shards");
+        let after = without(&before, 1).unwrap();
+        assert_eq!((after.epoch, after.has_left(1)), (Epoch(1 << 32), true));
+        assert_eq!((without(&after, 1), without(&after, 7)), (None, None));
+        let even = moved(&after, &plan(&after, &[])).unwrap();
+        assert_eq!(counts(&even), [3, 0, 3]);
+        let to_it = ShardMove { shard: ShardId(0), from: 0, to: 1 };
+        assert!(is_possible(&before, &[to_it]).is_ok() && is_possible(&after, &[to_it]).is_err());
     }
 
     proptest! {

@@ -115,7 +115,7 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     let oldest = in_doubt.map_or(0, |in_doubt| in_doubt.oldest_ms.saturating_mul(1_000_000));
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let cluster = shared.cluster.as_ref();
-    let expected = cluster.map_or(1, |cluster| cluster.servers);
+    let expected = cluster.map_or(1, Cluster::members);
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let gauges = [
         ("cores", count(observed.cores.len())),

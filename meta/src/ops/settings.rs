@@ -11,7 +11,7 @@
 //! empty directory can be divided.
 
 use base::{
-    Account, DirId, FsError, Ino, ShardId, Spread,
+    Account, DirId, FsError, Ino, Spread,
     limits::{INLINE_BYTES_MAX, SMALL_BYTES_MAX},
 };
 use wire::NodeRef;
@@ -415,11 +415,8 @@ fn used(txn: &Txn<'_>, dir: &Dir) -> Result<Option<Seen>> {
         return Ok(txn.shared.quotas.get(own).filter(|_| dir.content.quota == own));
     };
     let map = cluster.map();
-    let shards = (0..cluster.servers).filter_map(|server| {
-        let shard = map.shards.iter().position(|owner| *owner == server)?;
-        Some(ShardId(u16::try_from(shard).expect("shards have 16 bits")))
-    });
-    let keys: Vec<Key> = shards.map(|shard| key::charged(shard, own)).collect();
+    // A server that has no shards any more has charged something while it had some.
+    let keys: Vec<Key> = map.members().map(|server| key::charged(server, own)).collect();
     let told = |key: &Key| match txn.has_shard(key::shard_of(key)) {
         true => Ok(txn.shared.quotas.told(own)),
         false => txn.get::<Told>(key)?.ok_or(FsError::Io.into()),

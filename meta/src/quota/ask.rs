@@ -108,7 +108,13 @@ async fn grant(at: AtCore<'_>, coordinator: &Coordinator, from: u16, ask: &AskRo
         };
         let (next, round) = {
             let mut ledgers = ledgers.of.lock();
-            let new = || Ledger::new(cluster.servers, record, left);
+            let new = || {
+                let mut ledger = Ledger::new(cluster.servers, record, left);
+                let map = cluster.map();
+                let gone = (0..cluster.servers).filter(|server| map.has_left(*server));
+                gone.for_each(|server| ledger.leaves(server));
+                ledger
+            };
             let ledger = ledgers.entry(root).or_insert_with(new);
             if !ledger.is_of(&record, left) {
                 *ledger = new();
@@ -146,7 +152,7 @@ async fn gather(at: AtCore<'_>, cluster: &Cluster, root: QuotaId, round: u64) ->
     let shared = at.shared;
     let give = GiveRoom { root: root.0, round };
     // Each server is asked once: a late second question would revive an older answer.
-    let others = (0..cluster.servers).filter(|server| *server != cluster.me).map(|server| {
+    let others = cluster.others().map(|server| {
         let answer = at.peers.ask(server, &Request::GiveRoom(give));
         async move { (server, answer.await) }
     });

@@ -64,6 +64,13 @@ impl Ledger {
         }
     }
 
+    /// A server has left the cluster, and uses nothing.
+    pub(crate) fn leaves(&mut self, server: u16) {
+        if let Some(holder) = self.holders.get_mut(usize::from(server)) {
+            *holder = Some(Allowed { round: 0, amounts: Usage::default().into() });
+        }
+    }
+
     /// Whether the account is of the root as it is now.
     pub(crate) fn is_of(&self, record: &QuotaRecord, left: u64) -> bool {
         self.record.allows_as(record) && self.left == left

@@ -323,10 +323,10 @@ pub(crate) fn parse_opener(key: &[u8]) -> Option<(Ino, (SessionId, u32))> {
     Some((Ino(u64::from_be_bytes(*ino)), (SessionId(u64::from_be_bytes(*session)), user)))
 }
 
-/// The key by which servers ask what another one has charged to an accounting root. Nothing is
-/// stored under it.
-pub(crate) fn charged(shard: ShardId, id: QuotaId) -> Key {
-    joined([&shard.0.to_be_bytes(), b"u", &id.0.0.to_be_bytes()])
+/// The key by which servers ask what another one, which may have no shard, has charged to an
+/// accounting root. Nothing is stored under it.
+pub(crate) fn charged(server: u16, id: QuotaId) -> Key {
+    joined([&ShardId::of_server(server).0.to_be_bytes(), b"u", &id.0.0.to_be_bytes()])
 }
 
 /// The accounting root in the key by which servers ask what is charged to it.

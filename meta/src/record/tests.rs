@@ -111,7 +111,7 @@ fn keys() -> Vec<Case> {
         bare("C", key::counter(SHARD)),
         key("o", key::open(ino), ino, key::parse_open),
         key("h", key::opener(ino, (session, 0x0708)), (ino, (session, 0x0708)), key::parse_opener),
-        key("u", key::charged(SHARD, values::quota()), values::quota(), key::parse_charged),
+        key("u", key::charged(SHARD.0, values::quota()), values::quota(), key::parse_charged),
         key("P", key::prepared(txn), txn, key::parse_transaction),
         key("X", key::committed(txn), txn, key::parse_transaction),
         key("E", key::ended(txn), txn, key::parse_transaction),

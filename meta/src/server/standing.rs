@@ -41,7 +41,7 @@ impl Shared {
         wire::Standing {
             name: self.config.name.clone(),
             server: cluster.map_or(0, |cluster| cluster.me),
-            servers: cluster.map_or(1, |cluster| cluster.servers),
+            servers: cluster.map_or(1, Cluster::members),
             heard: coordinator::heard(self),
             coordinator: coordinator.unwrap_or_default(),
             uptime_ms: millis(self.started.elapsed()),

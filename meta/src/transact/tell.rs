@@ -52,7 +52,11 @@ pub(super) async fn tell(
         join_all(participants.iter().map(asked)).await;
         return;
     }
-    join_all(participants.iter().map(|server| ask_until_answered(core, *server, &decide))).await;
+    // A server that has left had nothing prepared any more.
+    let left =
+        |server: &&u16| shared.cluster.as_ref().is_some_and(|it| it.map().has_left(**server));
+    let told = participants.iter().filter(|server| !left(server));
+    join_all(told.map(|server| ask_until_answered(core, *server, &decide))).await;
     laps.end(Part::Tell, shared.observed.now());
     core.forget(vec![key::committed(txn)]).await;
 }

@@ -33,7 +33,8 @@ pub(super) fn stands() -> Vec<Stands> {
 
 pub(super) fn admissions() -> Vec<Admission> {
     let reason = "a newer process has begun".to_owned();
-    vec![Admission::Admitted(70_005), Admission::Waits(3375), Admission::Ended(reason)]
+    let ended = Admission::Ended(reason);
+    vec![Admission::Admitted(70_005), Admission::Waits(3375), ended, Admission::Left]
 }
 
 pub(super) fn votes() -> Vec<Vote> {

@@ -300,5 +300,7 @@ pub(super) fn moves() -> Vec<MoveStage> {
         MoveStage::Copied,
         MoveStage::Loads,
         adopt,
+        MoveStage::Leave(3),
+        MoveStage::Charges(3),
     ]
 }

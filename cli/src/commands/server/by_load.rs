@@ -10,7 +10,7 @@ use client::{
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::bar;
+use super::{COPIED, bar};
 use crate::output;
 
 /// Requests a second of all servers together below which nothing moves.
@@ -38,6 +38,9 @@ pub(super) struct ByLoad {
 struct Looked {
     /// Requests a second of each server.
     requests_per_s: Vec<f64>,
+    /// Numbers of servers that have left.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<u16>,
     largest_of_mean: f64,
     moves: Vec<Move>,
     because: &'static str,
@@ -79,8 +82,10 @@ impl ByLoad {
                 balancer.misses();
                 continue;
             };
-            let plan = balancer.look(began.elapsed(), &since, (servers, &[]));
-            let looked = self.looked(&since, usize::from(servers), &plan);
+            let members = client.members();
+            let left: Vec<u16> = (0..servers).filter(|it| !members.contains(it)).collect();
+            let plan = balancer.look(began.elapsed(), &since, (servers, &left));
+            let looked = self.looked(&since, (usize::from(servers), left), &plan);
             if json {
                 output::print(&serde_json::to_string(&looked)?)?;
             } else {
@@ -111,7 +116,12 @@ impl ByLoad {
         }
     }
 
-    fn looked(&self, loads: &[ShardLoad], servers: usize, plan: &Plan) -> Looked {
+    fn looked(
+        &self,
+        loads: &[ShardLoad],
+        (servers, left): (usize, Vec<u16>),
+        plan: &Plan,
+    ) -> Looked {
         let per_s = |requests: u64| requests as f64 / self.look as f64;
         let mut of = vec![0; servers];
         for load in loads {
@@ -128,6 +138,7 @@ impl ByLoad {
         });
         Looked {
             requests_per_s: of.into_iter().map(per_s).collect(),
+            left,
             largest_of_mean: plan.largest,
             moves: moves.collect(),
             because: match plan.because {
@@ -159,7 +170,7 @@ fn since(before: &[ShardLoad], now: &[ShardLoad]) -> Option<Vec<ShardLoad>> {
 
 async fn take(client: &Client, steps: &[Step]) -> anyhow::Result<()> {
     let moves: Vec<_> = steps.iter().map(|step| step.shard).collect();
-    let bar = bar();
+    let bar = bar(COPIED);
     let moved = client.move_these_shards(&moves, &|records| bar.set_position(records)).await;
     bar.finish_and_clear();
     moved.context("the shards stay where they were").map(drop)
@@ -167,7 +178,7 @@ async fn take(client: &Client, steps: &[Step]) -> anyhow::Result<()> {
 
 impl Looked {
     fn to_text(&self, dry_run: bool) -> String {
-        let of = self.requests_per_s.iter().enumerate();
+        let of = (0..).zip(&self.requests_per_s).filter(|(server, _)| !self.left.contains(server));
         let of = of.map(|(server, per_s)| format!("server {server} {per_s:.0}/s"));
         let of: Vec<String> = of.collect();
         let mut text =
