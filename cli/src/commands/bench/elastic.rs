@@ -25,13 +25,15 @@ use crate::{
 const DIRECTORIES: u64 = 64;
 /// Files that a client has made and not removed yet.
 const KEPT_FILES: usize = 100;
+/// Lease of sessions at the server that joins: it stays for so long once it has no shards.
+const LEASE: &str = "2s";
 /// Pause between two looks whether a server is in the map.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// Time in which a server that has joined must be in the map.
 const JOINED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Start servers of one file system on this machine; then one more joins, gets its share, and is
-/// drained, while clients make, look at and remove files. Prints what their operations take
+/// Start servers of one file system on this machine; then one more joins, gets its share, is drained
+/// and leaves, while clients make, look at and remove files. Prints what their operations take
 /// meanwhile.
 ///
 /// With --servers 1 the file system begins with one server, which is started anew to become the
@@ -187,7 +189,8 @@ struct ToJoin {
 impl ToJoin {
     fn start(&self) -> anyhow::Result<Child> {
         let token = self.token.to_str().context("a path that is no text")?;
-        serve(&self.data, &["--join", &self.address, "--token-file", token])
+        let join = ["--join", &self.address, "--token-file", token, "--lease", LEASE];
+        serve(&self.data, &join)
     }
 }
 
@@ -374,6 +377,10 @@ async fn lead(
     ends("with one more", &mut phases);
     let drained = mover.move_shards(&[args.servers]).await.context("shards do not move")?;
     ends("it is drained", &mut phases);
+    quiet().await;
+    ends("with none on it", &mut phases);
+    mover.let_leave(args.servers, &|_| ()).await.context("the server does not leave")?;
+    ends("it leaves", &mut phases);
     quiet().await;
     ends("after", &mut phases);
     let shards = mover.cluster().await?.servers.iter().map(|server| u64::from(server.shards)).sum();
