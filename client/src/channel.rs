@@ -211,7 +211,7 @@ impl Channel {
     pub(crate) fn learn(&self, map: &ClusterMap) {
         let mut inner = self.inner.lock();
         if inner.router.learn(map) {
-            inner.has_shards = map.shards.contains(&self.server);
+            inner.takes_shards(map.shards.contains(&self.server));
         }
     }
 

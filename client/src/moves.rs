@@ -155,7 +155,7 @@ impl Client {
     /// This is for administrators.
     ///
     /// # Errors
-    /// See [`MoveError`]. The server is a member still.
+    /// See [`MoveError`]. The server is a member still, unless only the last answer was lost.
     pub async fn let_leave(&self, server: u16, tell: &dyn Fn(Duration)) -> Result<(), MoveError> {
         if !self.members().contains(&server) {
             return Err(Error::refused(format!("there is no server {server}")).into());

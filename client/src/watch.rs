@@ -492,7 +492,10 @@ impl Client {
         let (mut position, mut feeds) = (Position { fs, servers }, Vec::<Feed>::new());
         for (asked, at) in begun.into_iter().zip(&mut position.servers) {
             let asked = asked?;
-            *at = asked.since;
+            // A gap that is still to be told comes with its position.
+            if asked.told.is_empty() {
+                *at = asked.since;
+            }
             feeds.push(feed_of(asked));
         }
         let queues = std::iter::repeat_with(Queue::default).take(count).collect();

@@ -113,7 +113,8 @@ pub(crate) fn join(shared: &Shared, req: &Join) -> Result<Joined> {
         }
         Place::Grows(server) if server >= shared.config.shards => {
             state.roster.members.pop();
-            return Err(Fault::Refused("the cluster has a server for each of its shards".into()));
+            let reason = "no numbers are left for servers: there are as many as shards";
+            return Err(Fault::Refused(reason.into()));
         }
         Place::Grows(server) if server > cluster.servers => {
             state.roster.members.pop();

@@ -111,7 +111,7 @@ async fn stop(shared: &Shared, plan: u64) -> Result<()> {
         shared.moves.has_stopped();
         return Ok(());
     }
-    shared.halt(Problem::waits("shards of this server move"));
+    shared.halt(Problem::waits("shards move, or a server leaves"));
     shared.gate.settled().await;
     shared.make_stable().map_err(Fault::Halt)?;
     // All changes have waited until the server had stopped.
@@ -126,8 +126,8 @@ pub(crate) async fn watch(shared: &Shared) {
         let Some(told) = shared.moves.told() else { return };
         let until = told + STOPPED_MAX;
         if Instant::now() >= until {
-            tracing::warn!("nobody leads the move of shards any more");
-            return shared.halt(Problem::begins_anew("a move of shards was given up"));
+            tracing::warn!("nobody leads the move any more");
+            return shared.halt(Problem::begins_anew("a move was given up"));
         }
         tokio::time::sleep_until(until).await;
     }

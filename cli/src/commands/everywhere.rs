@@ -87,7 +87,7 @@ where
 {
     let asked = numbers(client, only)?;
     let all = join_all(asked.iter().map(|number| ask(Server { client, number: *number }))).await;
-    found(client.servers(), asked.into_iter().zip(all))
+    found(client, asked.into_iter().zip(all))
 }
 
 /// The number of the only server that is asked for, or those of all.
@@ -118,19 +118,22 @@ where
     let asked = others.iter().map(|number| ask(Server { client, number: *number }));
     let asked = join_all(asked).await;
     answers.extend(others.into_iter().zip(asked));
-    found(client.servers(), answers.into_iter())
+    found(client, answers.into_iter())
 }
 
 fn found<T>(
-    servers: u16,
+    client: &Client,
     answers: impl Iterator<Item = (u16, anyhow::Result<Vec<T>>)>,
 ) -> anyhow::Result<Found<T>> {
+    let servers = client.servers();
     let mut found = Found { rows: Vec::new(), servers, silent: Vec::new() };
     for (number, answer) in answers {
         let server = (servers > 1).then_some(number);
         match answer {
             Ok(rows) => found.rows.extend(rows.into_iter().map(|row| Row { server, row })),
             Err(error) if error.is::<Silent>() => found.silent.push(number),
+            // The server has left meanwhile.
+            Err(_) if !client.members().contains(&number) => {}
             Err(error) => return Err(error),
         }
     }

@@ -108,14 +108,19 @@ impl Watched<'_> {
         // before it is back. Connections are only made when something is asked.
         let asked_before = self.asked.replace(true);
         let away = if asked_before { self.client.servers_away() } else { Vec::new() };
-        let there = self.numbers.iter().filter(|number| !away.contains(number));
         let client = self.client;
+        let members = client.members();
+        let there = self.numbers.iter().filter(|number| members.contains(number));
+        let there = there.filter(|number| !away.contains(number));
         let asked = there.map(|number| async move {
             (*number, timeout(PATIENCE, client.load_of(*number)).await)
         });
         let mut loads = Loads::new();
         for (number, answer) in join_all(asked).await {
-            if let Ok(answer) = answer {
+            // One may have left meanwhile.
+            if let Ok(answer) = answer
+                && (answer.is_ok() || client.members().contains(&number))
+            {
                 loads.insert(number, connect::for_administrators(answer)?);
             }
         }

@@ -341,6 +341,14 @@ impl Inner {
         waiting.filter_map(|slot| slot.fail(error.clone())).collect()
     }
 
+    /// Whether the server has shards, by a newer map. If so, it may have them for longer.
+    pub(super) fn takes_shards(&mut self, has_shards: bool) {
+        self.has_shards = has_shards;
+        if has_shards {
+            self.slots.iter_mut().for_each(|slot| slot.met_shards = true);
+        }
+    }
+
     /// The server has left, and serves nobody.
     pub(super) fn leave(&mut self, server: u16) -> Vec<Waker> {
         self.left = Some(server);
@@ -373,7 +381,7 @@ impl Slot {
     /// Race: an attempt may have happened, before its shards left it, whose answer was lost. The
     /// server has stayed for the time of a lease, so a client that it had a session of has come
     /// again, and has its answer. By the time that a map gives it no shards it has stopped: what
-    /// was sent to it since has not happened.
+    /// was sent to it since has not happened, if no later map gave it some.
     fn leaves(&mut self, server: u16) -> Option<Waker> {
         if self.seq != Seq(0) && self.unsure && self.met_shards {
             return self.fail(Error::SessionLost);
