@@ -96,7 +96,7 @@ fn a_join_that_is_refused_leaves_nothing_behind() {
     let second = forming.join("second");
     forming.until_sound();
     let folder = folder();
-    let full = "a server for each of its shards";
+    let full = "there are as many as shards";
     // A directory that was missing is missing again.
     let missing = folder.path().join("missing");
     let said = fail(1, &join(&missing, &forming.address, &forming.token));

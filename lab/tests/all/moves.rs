@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use base::{FsError, LockMode};
-use client::{Client, Error, File, MoveError, Moved, OpenOptions};
+use client::{Client, Error, File, MoveError, Moved, News, OpenOptions, WatchOptions};
 use lab::check::{
     planted::{self, Pin},
     quota::{limit, used, walk},
@@ -487,6 +487,56 @@ fn a_server_leaves_once_though_servers_die_meanwhile() {
     }
     println!("{ended} attempts were ended by a death");
     assert!(ended > 2, "{ended} attempts were ended by a death");
+}
+
+/// The gaps that a watch tells of until it has told of a change of `name`, by server.
+async fn gaps_until(watch: &mut client::Watch, name: &str) -> anyhow::Result<BTreeSet<u16>> {
+    let mut gaps = BTreeSet::new();
+    loop {
+        match watch.next().await.context("the watch has ended")?? {
+            News::Gap { server } => {
+                gaps.insert(server);
+            }
+            News::Change(change) if change.path.ends_with(name) => return Ok(gaps),
+            News::Change(_) => {}
+        }
+    }
+}
+
+/// Runs a world in which a server leaves that a watch goes on with, and one that goes on from before.
+fn gaps_of(seed: u64) -> anyhow::Result<()> {
+    play::in_world(plan(seed, 3), None, PATIENCE, async |world| {
+        let machine = world.connect("watches").await?;
+        let client = &machine.client;
+        let mut watch = client.watch("/", WatchOptions::default()).await?;
+        client.write("/before", b"x").await?;
+        ensure!(gaps_until(&mut watch, "before").await?.is_empty());
+        let before = watch.position().clone();
+        client.move_shards(&[1]).await?;
+        client.let_leave(1, &|_| ()).await?;
+        client.write("/after", b"x").await?;
+        ensure!(gaps_until(&mut watch, "after").await?.contains(&1), "no gap is told");
+        let now = watch.position().clone();
+        for (since, owes_gap) in [(before, true), (now, false)] {
+            let since = Some(since.to_string().parse()?);
+            let mut watch =
+                client.watch("/", WatchOptions { since, ..WatchOptions::default() }).await?;
+            let name = format!("later {owes_gap}");
+            client.write(format!("/{name}"), b"x").await?;
+            let gaps = gaps_until(&mut watch, &name).await?;
+            ensure!(gaps.contains(&1) == owes_gap, "gaps of {gaps:?}");
+        }
+        machine.close().await
+    })
+}
+
+#[test]
+fn a_watch_is_told_of_a_gap_once_when_a_server_leaves() {
+    for seed in 0..6 {
+        if let Err(error) = gaps_of(seed) {
+            panic!("seed {seed}: {error:#}");
+        }
+    }
 }
 
 #[test]
