@@ -117,14 +117,18 @@ impl Serving {
 
 /// Whether the server is to be opened anew, as shards have moved or servers have joined.
 fn begins_anew(error: &anyhow::Error) -> bool {
-    let problem = error.chain().find_map(|cause| cause.downcast_ref::<meta::Problem>());
-    problem.is_some_and(|problem| problem.then == meta::Then::BeginsAnew)
+    then(error) == Some(meta::Then::BeginsAnew)
 }
 
 /// Whether the server has left its cluster, so that it ends as it should.
 pub(crate) fn has_left(error: &anyhow::Error) -> bool {
+    then(error) == Some(meta::Then::Leaves)
+}
+
+/// The step that follows, if the error is that of a server that has stopped serving.
+fn then(error: &anyhow::Error) -> Option<meta::Then> {
     let problem = error.chain().find_map(|cause| cause.downcast_ref::<meta::Problem>());
-    problem.is_some_and(|problem| problem.then == meta::Then::Leaves)
+    problem.map(|problem| problem.then)
 }
 
 /// Whether there was only no room.

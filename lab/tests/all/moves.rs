@@ -359,7 +359,6 @@ async fn let_leave(
             break;
         }
         ensure!(Instant::now() < until, "a client does not go on after a server has left");
-        ensure!(!load.has_failed.get(), "a client has ended");
         world.wait(Duration::from_millis(20)).await;
     }
     Ok(left)
