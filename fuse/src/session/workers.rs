@@ -5,7 +5,7 @@
 //! The session's own thread serves the queues of CPUs on which this process may not run, reads
 //! `/dev/fuse`, and does whatever else its runtime has to do.
 
-use std::{future::pending, io, thread};
+use std::{future::pending, io, mem, thread};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::{
@@ -49,13 +49,14 @@ pub(super) struct Workers {
     prepared: Vec<(u16, Prepared)>,
     io_uring: IoUring,
     started: bool,
-    /// How each thread that was started has ended.
+    /// How each thread that was started has ended, and the threads.
     ends: Option<mpsc::UnboundedReceiver<Result<(), SessionError>>>,
+    threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Workers {
     pub(super) fn new(prepared: Vec<(u16, Prepared)>, io_uring: IoUring) -> Workers {
-        Workers { prepared, io_uring, started: false, ends: None }
+        Workers { prepared, io_uring, ..Workers::default() }
     }
 
     /// Whether there are none that wait to be started.
@@ -70,12 +71,15 @@ impl Workers {
 
     /// Takes what tells how they end.
     pub(super) fn ends(&mut self) -> Ends {
-        Ends(self.ends.take())
+        Ends { told: self.ends.take(), threads: mem::take(&mut self.threads) }
     }
 }
 
 /// The ends of threads.
-pub(super) struct Ends(Option<mpsc::UnboundedReceiver<Result<(), SessionError>>>);
+pub(super) struct Ends {
+    told: Option<mpsc::UnboundedReceiver<Result<(), SessionError>>>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
 
 impl Ends {
     /// Returns when one has failed.
@@ -86,13 +90,18 @@ impl Ends {
         }
     }
 
-    /// Waits until all have ended.
-    pub(super) async fn all(&mut self) -> Result<(), SessionError> {
-        self.next_failed().await.map_or(Ok(()), Err)
+    /// Waits until all have ended, and nothing of them is left. One that has failed is not waited
+    /// for.
+    pub(super) async fn all(mut self) -> Result<(), SessionError> {
+        if let Some(error) = self.next_failed().await {
+            return Err(error);
+        }
+        // Each has told so as its last act.
+        self.threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| panicked()))
     }
 
     async fn next_failed(&mut self) -> Option<SessionError> {
-        while let Some(end) = self.0.as_mut()?.recv().await {
+        while let Some(end) = self.told.as_mut()?.recv().await {
             if let Err(error) = end {
                 return Some(error);
             }
@@ -117,7 +126,7 @@ impl Session {
     where
         F: Future<Output = Result<(), SessionError>>,
     {
-        let all = std::mem::take(&mut self.workers.prepared);
+        let all = mem::take(&mut self.workers.prepared);
         if all.is_empty() {
             return Ok(());
         }
@@ -130,7 +139,7 @@ impl Session {
             started.push(told);
             let thread = thread::Builder::new().name(format!("{name}-{cpu}"));
             let work = move || work((cpu, polite), prepared, desk, &serve, end, tell);
-            thread.spawn(work).map_err(SessionError::Thread)?;
+            self.workers.threads.push(thread.spawn(work).map_err(SessionError::Thread)?);
         }
         self.workers.ends = Some(ends);
         for told in started {
@@ -138,7 +147,7 @@ impl Session {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    let failed = Ends(self.workers.ends.take()).next_failed().await;
+                    let failed = self.workers.ends().next_failed().await;
                     return Err(failed.unwrap_or_else(panicked));
                 }
             };
@@ -196,7 +205,7 @@ fn work<F>(
     };
     // After a panic this tells before the runtime is dropped, which may wait.
     let end = end;
-    end.tell(LocalSet::new().block_on(&runtime, async {
+    let served = LocalSet::new().block_on(&runtime, async {
         let (started, ring) = match prepared.start() {
             Ok(ring) => (Ok(()), Some(ring)),
             Err(error) => (Err(error), None),
@@ -210,7 +219,10 @@ fn work<F>(
             }
             None => Ok(()),
         }
-    }));
+    });
+    // What blocks for the runtime is not waited for, as the session waits for this thread.
+    runtime.shutdown_background();
+    end.tell(served);
 }
 
 fn panicked() -> SessionError {

@@ -269,7 +269,9 @@ pub(crate) fn start_role(role: &str, path: &Path) -> Role {
     };
     command.args([test, "--exact", "--nocapture"]);
     command.env("FUSE_TEST_ROLE", role).env("FUSE_TEST_PATH", path);
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    // glibc maps another 64 MiB when one thread more than ever allocates at once: that is no leak.
+    command.env("MALLOC_ARENA_MAX", "1");
+    command.stdout(std::process::Stdio::null());
     Role(command.spawn().unwrap())
 }
 
@@ -343,12 +345,13 @@ pub(crate) fn serve_here(path: &Path) {
     });
 }
 
-/// Number of bytes that this process has mapped, and of its open files.
-fn size() -> (u64, usize) {
+/// Number of bytes that this process has mapped, and its open files.
+fn size() -> (u64, Vec<PathBuf>) {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
-    (kib << 10, fs::read_dir("/proc/self/fd").unwrap().count())
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    (kib << 10, open.filter_map(|file| fs::read_link(file.path()).ok()).collect())
 }
 
 /// Mounts and unmounts often, and fails if that leaves memory mapped or files open.
@@ -363,5 +366,5 @@ pub(crate) fn mount_again() {
     (0..20).for_each(|_| round());
     let after = size();
     assert!(after.0 < before.0 + (32 << 20), "{before:?} {after:?}");
-    assert!(after.1 <= before.1, "{before:?} {after:?}");
+    assert!(after.1.len() <= before.1.len(), "{before:?} {after:?}");
 }
