@@ -111,7 +111,11 @@ impl Credentials {
 
     /// The credentials of the token in a file, to be shown as the options say.
     pub(crate) fn read_for(file: &Path, tls: &TlsArgs) -> anyhow::Result<Credentials> {
-        let token = data::read_token(file)?;
+        Credentials::shown(data::read_token(file)?, tls)
+    }
+
+    /// The credentials of a token, to be shown as the options say.
+    pub(crate) fn shown(token: String, tls: &TlsArgs) -> anyhow::Result<Credentials> {
         Ok(Credentials { network: tls.network(&token)?, token })
     }
 }

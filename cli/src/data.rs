@@ -653,6 +653,12 @@ pub(crate) fn signing_key(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
 }
 
+/// A token for the server's own process, which administers.
+pub(crate) fn own_token(path: &Path) -> anyhow::Result<String> {
+    let (key, secret) = newest_key(path)?;
+    Ok(Token { key, ..of_administrator(&signing_key(path)?)? }.sign(&secret))
+}
+
 /// The administrator's token of the file system with this key.
 fn of_administrator(signing_key: &[u8]) -> anyhow::Result<Token> {
     let authority = Some(authority_of(signing_key)?);

@@ -11,6 +11,7 @@ mod accept;
 mod admission;
 mod audit;
 mod backups;
+mod balancing;
 mod behind;
 mod block_trial;
 mod certificates;

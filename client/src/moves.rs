@@ -11,8 +11,8 @@ use base::ShardId;
 use futures::future::{Either, join_all, select, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
 use wire::{
-    DumpStage, DumpStep, MoveStage, MoveStep, Reply, Request, ShardMove, ShardRequests, ShardsFrom,
-    moves::NO_PLAN,
+    BalanceLook, BalanceMode, DumpStage, DumpStep, MoveStage, MoveStep, Reply, Request,
+    ShardCounts, ShardMove, ShardsFrom, moves::NO_PLAN,
 };
 
 use self::balance::ShardLoad;
@@ -97,7 +97,8 @@ impl Client {
     }
 
     /// Moves exactly these shards, like [`Client::move_shards_and_tell`]. A server that gives some
-    /// may get none.
+    /// may get none. Nobody else uses this client meanwhile: what a server that has stopped refuses
+    /// would end the connection over which the move is led.
     ///
     /// # Errors
     /// See [`MoveError`]; refused, too, when a shard is not where its move begins.
@@ -114,8 +115,9 @@ impl Client {
         }
     }
 
-    /// The number of servers that there have been, and the requests for each shard since its server
-    /// began; those of a server that begins anew begin at 0 again. For administrators.
+    /// The number of servers that there have been, and the load of each shard. Requests are those
+    /// since its server began; a server that begins anew counts from 0 again. What is stored is
+    /// estimated, without the newest changes. For administrators.
     ///
     /// # Errors
     /// See [`MoveError`].
@@ -128,11 +130,46 @@ impl Client {
         });
         let all = try_join_all(asked).await?.into_iter();
         let loads = all.flat_map(|(server, loads)| {
-            let load =
-                move |ShardRequests { shard, requests }| ShardLoad { shard, server, requests };
+            let load = move |ShardCounts { shard, requests, bytes }| ShardLoad {
+                shard,
+                server,
+                requests,
+                bytes,
+            };
             loads.into_iter().map(load)
         });
         Ok((self.servers(), loads.collect()))
+    }
+
+    /// Has the coordinator do this about the load of shards from now on. For administrators.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub async fn set_balance_mode(&self, mode: BalanceMode) -> Result<(), MoveError> {
+        self.step(COORDINATOR, NO_PLAN, MoveStage::Mode(mode), PATIENCE).await.map(drop)
+    }
+
+    /// Whether a server is part of a move that somebody leads, of a dump or of a check, so that no
+    /// other move should begin. For administrators.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub async fn any_is_busy(&self) -> Result<bool, MoveError> {
+        let asked = self.members().into_iter().map(|server| async move {
+            match self.step(server, NO_PLAN, MoveStage::Busy, PATIENCE).await? {
+                Reply::Job(busy) => Ok(busy > 0),
+                _ => Err(MoveError::from(unexpected())),
+            }
+        });
+        Ok(try_join_all(asked).await?.contains(&true))
+    }
+
+    /// Tells the coordinator what a look at the load of shards has found. For who looks for it.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub async fn tell_look(&self, look: BalanceLook) -> Result<(), MoveError> {
+        self.step(COORDINATOR, NO_PLAN, MoveStage::Looked(look), PATIENCE).await.map(drop)
     }
 
     /// Like [`Client::move_shards`]. `tell` is called with the number of records that are copied so

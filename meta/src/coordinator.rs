@@ -12,10 +12,12 @@
 //! them had checked without it is written. Versions are never given twice.
 
 pub(crate) mod ancestry_hints;
+pub(crate) mod balance;
 pub(crate) mod generations;
 pub(crate) mod graph;
 mod leases;
 pub(crate) mod link;
+pub(crate) mod looks;
 pub(crate) mod moves;
 mod news;
 pub(crate) mod roster;
@@ -25,7 +27,7 @@ mod watch;
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use base::{ClusterMap, DirId, Epoch};
+use base::{ClusterMap, DirId, Epoch, Locality};
 use tokio::time::Instant;
 use wire::{
     Admission, Announce, CacheEvents, ClusterStatus, Heartbeat, InDoubt, Join, Joined, Lease,
@@ -533,6 +535,7 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
             in_doubt: standing.in_doubt,
         });
     }
+    let is_hybrid = shared.config.locality == Locality::Hybrid;
     Ok(ClusterStatus {
         servers_expected: cluster.members(),
         servers,
@@ -540,6 +543,7 @@ pub(crate) fn status(shared: &Shared) -> Result<ClusterStatus> {
         version: shared.invalidations.version(),
         renames,
         problems,
+        balance: state.balance.status(is_hybrid, now),
     })
 }
 
@@ -563,7 +567,15 @@ fn alone(shared: &Shared) -> ClusterStatus {
         in_doubt: None,
     };
     let (servers, epoch) = (vec![server], shared.alone.epoch);
-    ClusterStatus { servers_expected: 1, servers, epoch, version, renames: 0, problems: vec![] }
+    ClusterStatus {
+        servers_expected: 1,
+        servers,
+        epoch,
+        version,
+        renames: 0,
+        problems: vec![],
+        balance: balance::alone(),
+    }
 }
 
 #[cfg(test)]

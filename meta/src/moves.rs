@@ -20,6 +20,7 @@ pub(crate) mod arrival;
 mod give;
 mod leave;
 pub(crate) mod loads;
+mod measure;
 pub(crate) mod plan;
 pub(crate) mod state;
 mod take;
@@ -67,7 +68,9 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
     match stage {
         MoveStage::Plan(leave) => coordinator::moves::plan(shared, plan, &leave).map(Reply::Plan),
         MoveStage::Adopt(moves) => coordinator::moves::adopt(shared, plan, moves).map(Reply::Plan),
-        MoveStage::Loads => Ok(Reply::Loads(shared.loads.of(|shard| shared.owns(shard)))),
+        MoveStage::Loads => measure::loads(shared).await.map(Reply::Loads),
+        MoveStage::Mode(mode) => coordinator::looks::set(shared, mode).map(|()| Reply::Nothing),
+        MoveStage::Looked(look) => coordinator::looks::saw(shared, look).map(|()| Reply::Nothing),
         MoveStage::Leave(server) => leave::may(shared, plan, server).map(Reply::Job),
         MoveStage::Charges(server) => leave::charges(shared, plan, server).await.map(Reply::Job),
         MoveStage::Stop => stop(shared, plan).await.map(|()| Reply::Nothing),
@@ -75,6 +78,13 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
         MoveStage::Copied => {
             shared.moves.is_led_on(plan);
             Ok(Reply::Job(shared.moves.records.load(Ordering::Relaxed)))
+        }
+        MoveStage::Busy => {
+            let is_busy = shared.moves.is_part()
+                || shared.dumps.is_making()
+                || shared.pauses.holds()
+                || shared.jobs.are_checking();
+            Ok(Reply::Job(u64::from(is_busy)))
         }
         MoveStage::Take(from) => take::once(shared, plan, &from).await.map(Reply::Job),
         MoveStage::Commit => coordinator::moves::commit(shared, plan).map(|()| Reply::Nothing),

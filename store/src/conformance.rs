@@ -223,6 +223,20 @@ rules! {
         }
     }
 
+    fn ranges_are_sized_in_their_order(engine: &dyn Engine) {
+        let entry = |kind: char, i: u32| {
+            // No table can store this in less.
+            let noise = (0..100_u32).map(|at| (i * 100 + at).wrapping_mul(0x9e37_79b1).to_be_bytes()[0]);
+            (format!("{kind}{i:05}").into_bytes(), noise.collect())
+        };
+        let run = (0..12_000).map(|i| entry('k', i)).chain((0..3000).map(|i| entry('l', i)));
+        engine.ingest(&mut { run }).expect("ingest");
+        let sizes = engine.sizes(&[(b"j", b"k"), (b"k", b"l"), (b"l", b"m"), (b"m", b"n")]);
+        let [none, much, little, neither] = sizes.expect("sizes")[..] else { panic!("four ranges") };
+        assert_eq!((none, neither), (0, 0));
+        assert!(little > 100_000 && (2 * little..8 * little).contains(&much), "{much} {little}");
+    }
+
     fn sizes_are_told(engine: &dyn Engine) {
         fill(engine, &["a", "b"]);
         assert_eq!(engine.stats().keys_estimated, 2);

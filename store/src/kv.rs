@@ -25,6 +25,9 @@ pub use error::{Error, Result};
 /// Callback of [`Engine::scan`] for each key and value, until it breaks.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
+/// The first key of a range, and the end before which its last key is.
+pub type KeyRange<'a> = (&'a [u8], &'a [u8]);
+
 /// An ordered map of byte strings, shared by all cores of a server.
 pub trait Engine: Send + Sync + 'static {
     /// The value of `key`.
@@ -72,6 +75,11 @@ pub trait Engine: Send + Sync + 'static {
     fn write_out(&self) -> Result<()> {
         Ok(())
     }
+
+    /// Bytes of the entries in each of these ranges (`from <= key < to`): estimates where counting
+    /// would be slow, without what is still to be written to a table
+    /// ([`Engine::unwritten_bytes`]).
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>>;
 
     /// Sizes for the status page and for metrics; estimates where counting would be slow.
     fn stats(&self) -> EngineStats;

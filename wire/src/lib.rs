@@ -54,7 +54,8 @@ pub use keys::{KeyShown, KeysChange, KeysShown, Revoke, RevokedShown, Secret, Si
 pub use kind::{Kind, Needs};
 pub use lock::{ClaimedLock, Lock, LockCancel, LockClaim, LockFound, LockTest};
 pub use moves::{
-    MoveStage, MoveStep, ShardBlock, ShardMove, ShardPage, ShardPull, ShardRequests, ShardsFrom,
+    BalanceLook, BalanceMode, BalanceStatus, MoveStage, MoveStep, ShardBlock, ShardCounts,
+    ShardMove, ShardPage, ShardPull, ShardsFrom,
 };
 pub use namespace::{
     Create, Created, Getattr, Link, Lookup, Mkdir, Readdir, ReaddirEntry, ReaddirPage, Rename,

@@ -51,7 +51,8 @@ codec! {
         /// To a server that gets shards or gives some, while they are copied ahead: somebody still
         /// leads this. Answer: the number of records that it has copied for the pull that goes on.
         Copied = 7,
-        /// To any server: the requests for each shard since the server began. Answer: those.
+        /// To any server: the requests for each shard since the server began, and how much is
+        /// stored of it. Answer: [`ShardCounts`].
         Loads = 8,
         /// To the coordinator, instead of [`MoveStage::Plan`]: exactly these shards move. Answer:
         /// the same; refused when one is not where it should be, or a server would both give and
@@ -65,6 +66,15 @@ codec! {
         /// To the coordinator, which has stopped as that server has: take over what it has charged
         /// to quotas. Answer: the number of records, which are kept until the commit.
         Charges(u16) = 11,
+        /// To the coordinator: what it does about the load of shards from now on. Answer: nothing,
+        /// when that is on stable storage.
+        Mode(BalanceMode) = 12,
+        /// To the coordinator, from who has looked at the load of shards for it: the outcome.
+        /// Answer: nothing.
+        Looked(BalanceLook) = 13,
+        /// To any server: whether it is part of a move that somebody leads, of a dump or of a
+        /// check, so that no other move should begin. Answer: 1 if so, else 0.
+        Busy = 14,
     }
 }
 
@@ -93,13 +103,61 @@ codec! {
 }
 
 codec! {
-    /// The requests for a shard.
+    /// The load of a shard.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct ShardRequests {
+    pub struct ShardCounts {
         /// The shard.
         pub shard: ShardId,
         /// Number of requests since the server began.
         pub requests: u64,
+        /// Bytes of its records in tables, estimated.
+        pub bytes: u64,
+    }
+}
+
+codec! {
+    /// Whether the coordinator looks at the load of shards, and what it does then.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum BalanceMode {
+        /// There are no looks.
+        Off = 0,
+        /// The coordinator says which shards should move.
+        Advise = 1,
+        /// The coordinator has them moved.
+        On = 2,
+    }
+}
+
+codec! {
+    /// The outcome of a look at the load of shards.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BalanceLook {
+        /// The largest number of requests of a server, in thousandths of the mean; 0: there were
+        /// too few.
+        pub requests: u32,
+        /// The largest part of what is stored that a server has, in thousandths of the mean.
+        pub stored: u32,
+        /// The shards that should move, or that have moved.
+        pub moves: Vec<ShardMove>,
+        /// Whether they have moved.
+        pub moved: bool,
+        /// The reason why there are none, or no more, in words for people.
+        pub because: String,
+    }
+}
+
+codec! {
+    /// The balance of a cluster, as its coordinator knows it.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BalanceStatus {
+        /// The present mode.
+        pub mode: BalanceMode,
+        /// The last look since it began to serve.
+        pub look: Option<BalanceLook>,
+        /// Milliseconds since that look.
+        pub ago_ms: u64,
+        /// Numbers of servers that were drained, and get no shards by load.
+        pub drained: Vec<u16>,
     }
 }
 

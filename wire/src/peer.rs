@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::{
     keys::Secret,
+    moves::BalanceStatus,
     node::{Entry, Guess},
     request::CacheEvents,
 };
@@ -513,6 +514,8 @@ codec! {
         pub renames: u64,
         /// Problems, in words for people.
         pub problems: Vec<String>,
+        /// How evenly the servers are loaded, and what is done about it.
+        pub balance: BalanceStatus,
     }
 }
 

@@ -510,6 +510,6 @@ codec! {
         /// To `ShardPull`.
         ShardPage(moves::ShardPage) = 106,
         /// To `Move` with `Loads`.
-        Loads(Vec<moves::ShardRequests>) = 107,
+        Loads(Vec<moves::ShardCounts>) = 107,
     }
 }

@@ -21,10 +21,11 @@ use proptest::prelude::*;
 
 use self::golden::{Case, Variants, all, variants};
 use crate::{
-    ANONYMOUS, Admission, AllocateMode, Answer, Change, CountWhat, DelegatedEntry, DumpStage,
-    Fingerprint, HeldReply, HeldRequest, IdMapping, IdRange, KeysChange, Mend, MoveStage, NodeRef,
-    OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request, RequestHeader, Retry,
-    Room, Scope, SeekTo, SignFor, SliceSource, Squash, Stands, Token, Vote, XattrMode, frame,
+    ANONYMOUS, Admission, AllocateMode, Answer, BalanceMode, Change, CountWhat, DelegatedEntry,
+    DumpStage, Fingerprint, HeldReply, HeldRequest, IdMapping, IdRange, KeysChange, Mend,
+    MoveStage, NodeRef, OpenState, Outcome, PeerWrite, RenameMode, Reply, ReplyHeader, Request,
+    RequestHeader, Retry, Room, Scope, SeekTo, SignFor, SliceSource, Squash, Stands, Token, Vote,
+    XattrMode, frame,
 };
 
 variants!(FileKind { File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice });
@@ -80,11 +81,15 @@ variants!(MoveStage {
     Loads,
     Adopt,
     Leave,
-    Charges
+    Charges,
+    Mode,
+    Looked,
+    Busy
 });
 variants!(RenameMode { Replace, NoReplace, Exchange });
 variants!(XattrMode { Set, Create, Replace, SetClearSetgid });
 variants!(Mend { Found, Links, Quota });
+variants!(BalanceMode { Off, Advise, On });
 variants!(AllocateMode { Grow, Keep, Zero, ZeroWithin });
 variants!(SeekTo { Data, Hole });
 variants!(Scope { Files, Pages });
@@ -316,6 +321,7 @@ fn parts() -> Vec<Case> {
             [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::SetClearSetgid],
             Case::of,
         ),
+        all([BalanceMode::Off, BalanceMode::Advise, BalanceMode::On], Case::of),
         all(
             [AllocateMode::Grow, AllocateMode::Keep, AllocateMode::Zero, AllocateMode::ZeroWithin],
             Case::of,

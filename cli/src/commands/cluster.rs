@@ -1,9 +1,10 @@
 //! The servers of a file system, as `pando status` prints them.
 
 use serde::Serialize;
+use wire::{BalanceMode, BalanceStatus};
 
 use super::status::indent;
-use crate::output;
+use crate::{balancing, output};
 
 /// All servers.
 #[derive(Serialize)]
@@ -16,7 +17,32 @@ pub(super) struct Cluster {
     #[serde(skip_serializing_if = "Option::is_none")]
     imbalance: Option<f64>,
     servers: Vec<Server>,
+    balance: Balance,
     problems: Vec<String>,
+}
+
+/// How evenly the servers are loaded, and what server 0 does about it.
+#[derive(Serialize)]
+struct Balance {
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    look: Option<Look>,
+}
+
+/// The last look since server 0 began to serve.
+#[derive(Serialize)]
+struct Look {
+    ago_ms: u64,
+    /// Requests and what is stored of the server that has most, in units of the mean; absent where
+    /// servers are not compared by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_of_mean: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored_of_mean: Option<f64>,
+    /// Number of shards that should move, or have moved.
+    shards: usize,
+    moved: bool,
+    because: String,
 }
 
 #[derive(Serialize)]
@@ -55,8 +81,44 @@ impl From<wire::ClusterStatus> for Cluster {
             directory_renames: status.renames,
             imbalance: imbalance(&servers),
             servers,
+            balance: status.balance.into(),
             problems: status.problems,
         }
+    }
+}
+
+impl From<BalanceStatus> for Balance {
+    fn from(BalanceStatus { mode, look, ago_ms, .. }: BalanceStatus) -> Balance {
+        let share = |thousandths| (thousandths > 0).then(|| f64::from(thousandths) / 1000.0);
+        let look = look.map(|look| Look {
+            ago_ms,
+            requests_of_mean: share(look.requests),
+            stored_of_mean: share(look.stored),
+            shards: look.moves.len(),
+            moved: look.moved,
+            because: look.because,
+        });
+        let mode = match mode {
+            BalanceMode::Off => "off",
+            BalanceMode::Advise => "advise",
+            BalanceMode::On => "on",
+        };
+        Balance { mode, look }
+    }
+}
+
+impl Balance {
+    fn to_text(&self) -> String {
+        let mode = self.mode;
+        let Some(look) = &self.look else { return format!("balancing: {mode}") };
+        let shares = balancing::shares(look.requests_of_mean, look.stored_of_mean);
+        let verb = if look.moved { "have moved" } else { "should move" };
+        let moves = match look.shards {
+            0 => String::new(),
+            shards => format!("; {shards} shards {verb}"),
+        };
+        let (seconds, because) = (look.ago_ms / 1000, output::clean(&look.because));
+        format!("balancing: {mode}{shares}{moves}; {seconds} s ago: {because}")
     }
 }
 
@@ -109,6 +171,9 @@ impl Cluster {
             map_of(self.epoch),
             self.directory_renames
         );
+        if self.servers.len() > 1 {
+            text += &format!("  {}\n", self.balance.to_text());
+        }
         for problem in &self.problems {
             text += &format!("  PROBLEM: {problem}\n");
         }

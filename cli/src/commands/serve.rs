@@ -3,6 +3,7 @@
 mod standby;
 
 use std::{
+    future::pending,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -17,6 +18,7 @@ use wire::{Join, Joined};
 
 use crate::{
     audit::AuditArgs,
+    balancing::Balancing,
     certificates,
     connect::{self, Credentials, Servers, TlsArgs},
     data::{self, DataDir, Joining, Kept, KeptAddress, KeptBackup},
@@ -101,6 +103,11 @@ struct ClusterArgs {
     /// End when the parent process ends.
     #[arg(long, hide = true)]
     with_parent: bool,
+    /// On the coordinator: pause between two looks at the load of shards (`pando server balance
+    /// --mode`), for measurements.
+    #[arg(long, hide = true, default_value = "60", value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    balance_look: u64,
 }
 
 /// How to serve, for `serve` and `up`.
@@ -581,6 +588,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             joined = args.cluster.join(&args.data, &options) => joined?,
             () = stop.asked() => bail!("interrupted"),
         }
+        let looks = Duration::from_secs(args.cluster.balance_look);
+        let balancing = Balancing::of(&args.data, &options, looks);
         let started = args.standby.start(&args.data, options, &mut stop).await?;
         let Some(mut serving) = started else {
             return Ok(ExitCode::SUCCESS);
@@ -596,10 +605,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             announced?;
         }
         notify::ready();
+        let address = serving.running().address();
+        let balanced = async {
+            match &balancing {
+                Some(balancing) => balancing.keep(address).await,
+                None => pending().await,
+            }
+        };
         let failed = tokio::select! {
             () = stop.asked() => None,
             error = serving.failed() => Some(error),
+            never = balanced => match never {},
         };
+        if let Some(balancing) = &balancing {
+            balancing.end().await;
+        }
         let stopped = serving.stop();
         // The log says why.
         let failed = failed.filter(|error| !serving::has_left(error));

@@ -5,10 +5,11 @@ mod by_load;
 use std::{io::IsTerminal as _, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use client::{Client, Moved};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use wire::BalanceMode;
 
 use self::by_load::ByLoad;
 use super::cluster::Cluster;
@@ -59,14 +60,29 @@ struct Balance {
     place: Place,
     #[command(flatten)]
     by_load: ByLoad,
+    /// Have server 0, which leads the others, look at the load every minute: not at all, or to say
+    /// in `pando server list` which shards should move, or to move them. Nothing moves by this
+    /// command then. Unless it was said, server 0 moves shards of file systems with hybrid
+    /// placement, and says so of others.
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with_all = ["by_load", "dry_run"])]
+    mode: Option<Mode>,
     #[command(flatten)]
     how: How,
 }
 
+/// Modes of the coordinator (`wire::BalanceMode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    Off,
+    Advise,
+    On,
+}
+
 /// Move all shards away from servers, to the others.
 ///
-/// The servers stay members of the cluster and must go on running; `pando server balance` gives
-/// them shards again. `pando server remove` takes one out of the cluster.
+/// The servers stay members of the cluster and must go on running, and get no shards by load;
+/// `pando server balance` without options gives them shards again. `pando server remove` takes one
+/// out of the cluster.
 #[derive(Debug, clap::Args)]
 struct Drain {
     #[command(flatten)]
@@ -151,6 +167,16 @@ impl List {
 impl Balance {
     fn run(self) -> anyhow::Result<()> {
         const PURPOSE: &str = "pando server balance";
+        if let Some(mode) = self.mode {
+            let told = match mode {
+                Mode::Off => BalanceMode::Off,
+                Mode::Advise => BalanceMode::Advise,
+                Mode::On => BalanceMode::On,
+            };
+            return self.place.on(PURPOSE, async |client| {
+                client.set_balance_mode(told).await.context("the mode stays what it was")
+            });
+        }
         if self.by_load.is_asked() {
             let how = (self.how.dry_run, self.how.json);
             return self.place.on(PURPOSE, async |client| self.by_load.run(client, how).await);

@@ -84,6 +84,21 @@ const GAUGES: &[Metric] = &[
     metric("servers_heard", "servers_heard", "Servers that the coordinator hears of."),
     metric("servers_silent", "servers_silent", "Servers that the coordinator does not hear of."),
     metric(
+        "balance_requests_thousandths",
+        "balance_requests_thousandths",
+        "Most requests of a server, in thousandths of the mean, at the last look; 0: too few.",
+    ),
+    metric(
+        "balance_stored_thousandths",
+        "balance_stored_thousandths",
+        "Most that a server stores, in thousandths of the mean, at the last look; 0: too little.",
+    ),
+    metric(
+        "balance_moves_advised",
+        "balance_moves_advised",
+        "Shards that should move, and that nobody moves.",
+    ),
+    metric(
         "alone",
         "alone",
         "1 while the server serves, without a lease, what needs no cached path.",

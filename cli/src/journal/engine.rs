@@ -7,7 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use store::{Batch, Engine, EngineStats, Result, RocksEngine, Snapshot, kv::Visit};
+use store::{
+    Batch, Engine, EngineStats, Result, RocksEngine, Snapshot,
+    kv::{KeyRange, Visit},
+};
 
 use super::{Ship, failed};
 
@@ -58,6 +61,10 @@ impl Engine for Journaled {
 
     fn checkpoint(&self, to: &Path) -> Result<()> {
         self.engine.checkpoint(to)
+    }
+
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>> {
+        self.engine.sizes(ranges)
     }
 
     fn position(&self) -> u64 {

@@ -63,9 +63,14 @@ impl Forming {
 
     /// A file system of one server, which is served there anew as a coordinator.
     pub(crate) fn founded(data: Data, address: &str) -> Forming {
+        Forming::founded_with(data, address, &[])
+    }
+
+    /// The same, with more options of `pando serve`.
+    pub(crate) fn founded_with(data: Data, address: &str, options: &[&str]) -> Forming {
         let lease = ["--coordinator", "--cluster-lease", "500ms"];
         let listen = ["--http", "off", "--listen", address];
-        let coordinator = data.serve(&[&lease[..], &listen].concat());
+        let coordinator = data.serve(&[&lease[..], &listen, options].concat());
         let (address, token) = (coordinator.address().to_owned(), data.admin_token());
         Forming { coordinator, address, token, folder: folder(), data }
     }

@@ -3,13 +3,14 @@
 use std::{
     path::Path,
     process::{Child, Stdio},
+    time::Duration,
 };
 
 use serde_json::Value;
 
 use crate::{
     cluster::{Forming, status, until_sound},
-    harness::{Data, fail, pando, run, stderr, succeed, text},
+    harness::{Data, fail, pando, pause, run, stderr, succeed, text},
 };
 
 /// Shards of each server, by what the coordinator says.
@@ -140,11 +141,10 @@ fn a_server_is_removed_while_the_cluster_is_used_and_another_takes_its_place() {
 
 #[test]
 fn shards_move_to_servers_that_have_less_to_do() {
-    let forming = Forming::of("2");
+    // The server that joins has nothing yet.
+    let forming = Forming::founded(Data::formatted(), "127.0.0.1:0");
     let (address, token) = (forming.address.as_str(), text(&forming.token));
     let second = forming.join("second");
-    forming.until_sound();
-    succeed(&["server", "drain", address, "1", "--token", token]);
     until_there_are(&forming, 2);
     assert_eq!(shards(&forming), [1024, 0]);
     let by_load = ["server", "balance", address, "--token", token, "--by-load", "--look", "1"];
@@ -173,6 +173,74 @@ fn shards_move_to_servers_that_have_less_to_do() {
     let said = succeed(&["fsck", address, "--token", token]);
     assert!(said.contains("nothing is wrong"), "{said}");
     assert_eq!((second.stop(), forming.coordinator.stop()), (Some(0), Some(0)));
+}
+
+/// The balance of a cluster, by what the coordinator says.
+fn balance(forming: &Forming) -> Value {
+    status(&forming.address, &forming.token)["balance"].clone()
+}
+
+#[test]
+fn the_coordinator_moves_shards_by_itself_when_it_is_told_to() {
+    let looks = ["--balance-look", "1"];
+    let forming = Forming::founded_with(Data::formatted(), "127.0.0.1:0", &looks);
+    let (address, token) = (forming.address.as_str(), text(&forming.token));
+    let second = forming.join("second");
+    until_there_are(&forming, 2);
+    // Unless told otherwise it only says so.
+    assert_eq!(balance(&forming)["mode"], "advise");
+    let set = |mode: &str| {
+        succeed(&["server", "balance", address, "--token", token, "--mode", mode]);
+        assert_eq!(balance(&forming)["mode"], mode);
+    };
+    let load = ["bench", "md", address, "--token", token, "--ranks", "2", "--files", "1500"];
+    let load = [&load[..], &["--iterations", "400"]].concat();
+    let mut load = pando(&load).stdout(Stdio::null()).spawn().unwrap();
+    let until = |what: &str, reached: &dyn Fn() -> bool| {
+        let reached = || {
+            pause(Duration::from_millis(50));
+            reached()
+        };
+        assert!((0..1000).any(|_| reached()), "never: {what}");
+    };
+    until("it says what should move", &|| {
+        let look = &balance(&forming)["look"];
+        look["shards"].as_u64() > Some(0) && look["moved"] == false
+    });
+    assert_eq!(shards(&forming), [1024, 0]);
+    let said = succeed(&["server", "list", address, "--token", token]);
+    assert!(said.contains("balancing: advise; most requests "), "{said}");
+    set("off");
+    assert!(balance(&forming)["look"].is_null(), "what was seen before is not told");
+
+    set("on");
+    until("shards move", &|| balance(&forming)["look"]["moved"] == true);
+    let now = shards(&forming);
+    assert!(now[1] > 0 && now[0] + now[1] == 1024, "{now:?}");
+
+    // A server that was drained stays as it is, until it is to have its share again.
+    succeed(&["server", "drain", address, "1", "--token", token]);
+    until("it looks again", &|| {
+        balance(&forming)["look"]["requests_of_mean"].as_f64() == Some(1.0)
+    });
+    assert_eq!(shards(&forming), [1024, 0]);
+    succeed(&["server", "balance", address, "--token", token]);
+    until_there_are(&forming, 2);
+    let now = shards(&forming);
+    assert!(now[1] > 0 && now[0] + now[1] == 1024, "{now:?}");
+    assert!(load.try_wait().unwrap().is_none(), "a client sees an error");
+    load.kill().unwrap();
+    load.wait().unwrap();
+    // The word counts at later starts, too, and no session of the coordinator's own is left.
+    assert_eq!(forming.coordinator.stop(), Some(0));
+    let again = forming.data.serve(&["--http", "off", "--listen", address]);
+    assert_eq!(until_sound(address, &forming.token)["balance"]["mode"], "on");
+    let sessions = succeed(&["sessions", address, "--token", token]);
+    let left = sessions.lines().filter(|line| line.contains("balances"));
+    assert!(left.count() <= 1, "the one that looks now: {sessions}");
+    let said = succeed(&["fsck", address, "--token", token]);
+    assert!(said.contains("nothing is wrong"), "{said}");
+    assert_eq!((second.stop(), again.stop()), (Some(0), Some(0)));
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn work<F>(
             None => Ok(()),
         }
     });
-    // What blocks for the runtime is not waited for, as the session waits for this thread.
+    // Threads that block for the runtime are not waited for, as the session waits for this one.
     runtime.shutdown_background();
     end.tell(served);
 }

@@ -16,7 +16,10 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use store::{Batch, Engine, EngineStats, Error, MemoryEngine, Op, Result, Snapshot, kv::Visit};
+use store::{
+    Batch, Engine, EngineStats, Error, MemoryEngine, Op, Result, Snapshot,
+    kv::{KeyRange, Visit},
+};
 
 use super::{
     show::Message,
@@ -195,6 +198,10 @@ impl Engine for Disk {
 
     fn checkpoint(&self, to: &Path) -> Result<()> {
         self.engine.checkpoint(to)
+    }
+
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>> {
+        self.engine.sizes(ranges)
     }
 
     fn position(&self) -> u64 {

@@ -50,7 +50,10 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
         return Err(Fault::Refused("no server would be left that has the shards".into()));
     }
     let moves = plan::plan(&map, leave);
-    keep(cluster, &mut state, number, moves)
+    if moves.is_empty() && number != wire::moves::NO_PLAN && state.balance.drains(leave) {
+        state.store_for(shared)?;
+    }
+    keep(cluster, &mut state, number, (moves, Some(leave.to_vec())))
 }
 
 /// Takes over a plan that somebody else has made.
@@ -64,7 +67,7 @@ pub(crate) fn adopt(
     moves.sort_unstable_by_key(|it| it.shard);
     let mut state = coordinator.state.lock();
     plan::is_possible(&state.member.map, &moves).map_err(Fault::Refused)?;
-    keep(cluster, &mut state, number, moves)
+    keep(cluster, &mut state, number, (moves, None))
 }
 
 /// Decides that a server leaves, which has no shards.
@@ -81,7 +84,7 @@ pub(crate) fn leave(shared: &Shared, number: u64, server: u16) -> Result<()> {
     let runs = runs_of(cluster, &state, vec![cluster.me, server])?;
     if number != wire::moves::NO_PLAN {
         let change = Change::Leave(Leave { server, charges: None });
-        state.plan = Some(Plan { number, change, runs });
+        state.plan = Some(Plan { number, change, runs, drains: None });
     }
     Ok(())
 }
@@ -107,7 +110,7 @@ fn keep(
     cluster: &Cluster,
     state: &mut State,
     number: u64,
-    moves: Vec<ShardMove>,
+    (moves, drains): (Vec<ShardMove>, Option<Vec<u16>>),
 ) -> Result<Vec<ShardMove>> {
     // A server both gives and gets only where somebody has moved shards by hand.
     let gives = |server: u16| moves.iter().any(|it| it.from == server);
@@ -119,7 +122,7 @@ fn keep(
     part.dedup();
     let runs = runs_of(cluster, state, part)?;
     if number != wire::moves::NO_PLAN {
-        let kept = || Plan { number, change: Change::Shards(moves.clone()), runs };
+        let kept = || Plan { number, change: Change::Shards(moves.clone()), runs, drains };
         state.plan = (!moves.is_empty()).then(kept);
     }
     Ok(moves)
@@ -153,6 +156,9 @@ pub(crate) fn commit(shared: &Shared, number: u64) -> Result<()> {
             let map = plan::moved(&state.member.map, &moves).ok_or_else(void)?;
             tracing::info!(epoch = map.epoch.0, shards = moves.len(), "shards have moved");
             state.member.map = map;
+            if let Some(leave) = plan.drains {
+                state.balance.drains(&leave);
+            }
             state.store_for(shared)?;
         }
         Change::Leave(leave) => state.lets_leave(shared, leave)?,

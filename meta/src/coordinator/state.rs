@@ -8,8 +8,8 @@ use tokio::{sync::Notify, time::Instant};
 use wire::Term;
 
 use super::{
-    ancestry_hints::AncestryHints, generations::Waiting, graph::Graph, leases::Leases, news::News,
-    roster::Roster,
+    ancestry_hints::AncestryHints, balance::Balance, generations::Waiting, graph::Graph,
+    leases::Leases, news::News, roster::Roster,
 };
 use crate::{
     cluster::member::{Member, Served},
@@ -53,6 +53,8 @@ pub(super) struct State {
     pub(super) committed: Option<u64>,
     /// The map of the last move or growth in this run.
     pub(super) news: Option<News>,
+    /// How evenly the servers are loaded.
+    pub(super) balance: Balance,
     /// Log lines about a key ring that is older here than elsewhere.
     pub(super) rings_behind: LogLimit,
 }
@@ -102,6 +104,7 @@ impl Coordinator {
             plan: None,
             committed: None,
             news: None,
+            balance: Balance::open(engine)?,
             rings_behind,
         };
         state.store(engine)?;
@@ -179,6 +182,9 @@ impl State {
         let mut batch = Batch::default();
         batch.put(&key::roster(), &self.roster.to_record());
         batch.put(&key::member(), &self.member.to_record());
+        if let Some(told) = self.balance.record() {
+            batch.put(&key::balancing(), &told);
+        }
         batch
     }
 

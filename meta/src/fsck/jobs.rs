@@ -14,6 +14,13 @@ pub(crate) struct Jobs {
     pub(super) asked: Asked,
 }
 
+impl Jobs {
+    /// Whether a check of this server goes on.
+    pub(crate) fn are_checking(&self) -> bool {
+        self.latest.lock().as_ref().is_some_and(|job| !job.report.is_done())
+    }
+}
+
 pub(super) struct Job {
     pub(super) number: u64,
     pub(super) report: Arc<Report>,

@@ -28,7 +28,7 @@ use crate::record::{
 };
 use crate::{
     cluster::member::Member,
-    coordinator::roster::Roster,
+    coordinator::{balance::Balancing, roster::Roster},
     delegations::DelegationRecord,
     feed::{FeedState, Logged},
     handoff::HandoffRecord,
@@ -217,6 +217,9 @@ impl<'a> Sweep<'a> {
             (Zone::Server, b'M', 3) => self.alone::<Member>(key, value, "membership"),
             (Zone::Server, b'M', 4) if *key == key::lived()[..] => {
                 self.alone::<Lived>(key, value, "time of the trash");
+            }
+            (Zone::Server, b'M', 4) if *key == key::balancing()[..] => {
+                self.alone::<Balancing>(key, value, "mode of balancing");
             }
             (Zone::Server, b'M', 4) => self.alone::<Roster>(key, value, "roster"),
             (Zone::Server, b'P', 21) if several => {

@@ -23,7 +23,10 @@ use std::{
 use base::ShardId;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use store::{Batch, Engine, EngineStats, Op, Result, Snapshot, kv::Visit};
+use store::{
+    Batch, Engine, EngineStats, Op, Result, Snapshot,
+    kv::{KeyRange, Visit},
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -236,6 +239,10 @@ impl Engine for NotingEngine {
 
     fn checkpoint(&self, to: &Path) -> Result<()> {
         self.engine.checkpoint(to)
+    }
+
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>> {
+        self.engine.sizes(ranges)
     }
 
     fn position(&self) -> u64 {

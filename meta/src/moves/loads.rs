@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::ShardId;
-use wire::ShardRequests;
 
 /// Numbers of requests, by shard.
 pub(crate) struct Loads(Box<[AtomicU64]>);
@@ -20,12 +19,9 @@ impl Loads {
         }
     }
 
-    /// The requests for shards of which this says that they are meant.
-    pub(crate) fn of(&self, is_meant: impl Fn(ShardId) -> bool) -> Vec<ShardRequests> {
-        let all = (0..).map(ShardId).zip(&self.0);
-        all.filter(|(shard, _)| is_meant(*shard))
-            .map(|(shard, count)| ShardRequests { shard, requests: count.load(Ordering::Relaxed) })
-            .collect()
+    /// The requests for a shard.
+    pub(super) fn of(&self, shard: ShardId) -> u64 {
+        self.0.get(usize::from(shard.0)).map_or(0, |requests| requests.load(Ordering::Relaxed))
     }
 }
 
@@ -39,7 +35,6 @@ mod tests {
         for shard in [2, 0, 2, 7] {
             loads.count(ShardId(shard));
         }
-        let of = |shard, requests| ShardRequests { shard: ShardId(shard), requests };
-        assert_eq!(loads.of(|shard| shard.0 > 0), [of(1, 0), of(2, 2)]);
+        assert_eq!([0, 1, 2, 7].map(|shard| loads.of(ShardId(shard))), [1, 0, 2, 0]);
     }
 }

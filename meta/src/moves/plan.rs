@@ -16,6 +16,8 @@ pub(crate) struct Plan {
     pub(crate) change: Change,
     /// The servers that take part, each with the number of its process.
     pub(crate) runs: Vec<(u16, u64)>,
+    /// The servers that have no shards then, if the plan gives all others their share.
+    pub(crate) drains: Option<Vec<u16>>,
 }
 
 /// A change of the map.

@@ -114,6 +114,12 @@ impl Moves {
         true
     }
 
+    /// Whether this server gets shards by a move that somebody leads, or has stopped for one.
+    pub(super) fn is_part(&self) -> bool {
+        let now = self.wanted.lock().now;
+        self.is_stopped() || now.is_some_and(|(_, told)| told.elapsed() < QUIET_MAX)
+    }
+
     /// Whether the copy ahead for a plan is to go on.
     pub(super) fn is_wanted(&self, plan: u64) -> bool {
         let now = self.wanted.lock().now;

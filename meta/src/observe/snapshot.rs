@@ -169,6 +169,12 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     if let Some(audit) = &shared.options.audit {
         gauges.extend(audit.gauges().into_iter().map(|(name, value)| (name.to_owned(), value)));
     }
+    if let Some(look) = coordinator::looks::last(shared) {
+        gauges.push(("balance_requests_thousandths".to_owned(), u64::from(look.requests)));
+        gauges.push(("balance_stored_thousandths".to_owned(), u64::from(look.stored)));
+        let advised = if look.moved { 0 } else { count(look.moves.len()) };
+        gauges.push(("balance_moves_advised".to_owned(), advised));
+    }
     // Only the coordinator knows how many servers it has heard of.
     if let Some(heard) = coordinator::heard(shared) {
         gauges.push(("servers_heard".to_owned(), u64::from(heard)));

@@ -31,7 +31,7 @@
 //! | `F` | | the file system's configuration |
 //! | `O` | | settings made since the format |
 //! | `K` | | signing keys and revoked tokens |
-//! | `M` | nothing, or 1 | the server's record of its cluster; the coordinator's |
+//! | `M` | nothing, or 1 to 3 | the server's record of its cluster; the coordinator's; trash; balance |
 //! | `P` | transaction | its prepared part here |
 //! | `X` | transaction | it is committed; its participants |
 //! | `E` | transaction | how it ended here, for its other participants |
@@ -376,6 +376,11 @@ pub(crate) fn roster() -> Key {
 /// The key of the time by which the server empties its trash.
 pub(crate) fn lived() -> Key {
     joined([&OWN, b"M", &[2]])
+}
+
+/// The key of what the coordinator does about the load of shards.
+pub(crate) fn balancing() -> Key {
+    joined([&OWN, b"M", &[3]])
 }
 
 /// The key of the state of the server's change feed.

@@ -19,6 +19,7 @@ use super::{
     key::{self, Part, UsagePart},
     system::{Reclaim, Reserved, StoredAnswer},
 };
+use crate::coordinator::balance::Balancing;
 use crate::delegations::DelegationRecord;
 use crate::feed::{Event, FeedState, Logged, Past};
 use crate::handoff::HandoffRecord;
@@ -119,6 +120,7 @@ fn keys() -> Vec<Case> {
         bare("M", key::member()),
         bare("M.roster", key::roster()),
         bare("M.lived", key::lived()),
+        bare("M.balancing", key::balancing()),
         key("S", key::session(session), session, key::parse_session),
         bare("W", key::feed()),
         key("W.event", key::feed_event(0x7172_7374_7576), 0x7172_7374_7576, key::parse_feed_event),
@@ -250,6 +252,7 @@ fn records() -> Vec<Case> {
         record("Member.generation", values::served()),
         record("Roster", values::roster()),
         record("Roster.generations", values::roster_of_generations()),
+        record("Balancing", Balancing { mode: Some(wire::BalanceMode::On), drained: vec![2, 3] }),
         record("Lived", Lived { sec: 1_700_000_000 }),
         record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
     ]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::{Subject, broken};
 use crate::{
     Batch, Engine, EngineStats, MemoryEngine, Op, Result, Snapshot,
-    kv::{Visit, memory},
+    kv::{KeyRange, Visit, memory},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ enum Bug {
     SnapshotIsLive,
     RunIsSortedForTheCaller,
     CheckpointIsEmpty,
+    RangesAreSizedInReverse,
     ForgetsWhenDropped,
 }
 
@@ -94,6 +95,14 @@ impl Engine for Wrong {
         self.inner.checkpoint(to)
     }
 
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>> {
+        let mut sizes = self.inner.sizes(ranges)?;
+        if self.bug == Bug::RangesAreSizedInReverse {
+            sizes.reverse();
+        }
+        Ok(sizes)
+    }
+
     fn position(&self) -> u64 {
         self.inner.position()
     }
@@ -136,6 +145,7 @@ fn every_seeded_bug_is_caught_by_a_rule_that_names_it() {
         (Bug::SnapshotIsLive, "a_snapshot_stays_as_it_was"),
         (Bug::RunIsSortedForTheCaller, "a_run_that_is_not_ascending_is_refused_as_a_whole"),
         (Bug::CheckpointIsEmpty, "a_checkpoint_opens_and_is_a_copy"),
+        (Bug::RangesAreSizedInReverse, "ranges_are_sized_in_their_order"),
         (Bug::ForgetsWhenDropped, "what_is_written_is_there_after_reopening"),
     ] {
         let open = |path: &Path| -> Arc<dyn Engine> {

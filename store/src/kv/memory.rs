@@ -7,13 +7,18 @@
 //! Always true: `visible` is `stable` with all of `unsynced` applied, in order; where there is a
 //! log, `stable` is its beginning with all of it applied.
 
-use std::{fs, io::Write, ops::Bound, path::Path};
+use std::{
+    fs,
+    io::Write,
+    ops::{Bound, ControlFlow},
+    path::Path,
+};
 
 use bytes::Bytes;
 use imbl::OrdMap;
 use parking_lot::RwLock;
 
-use super::{Engine, EngineStats, Snapshot, Visit};
+use super::{Engine, EngineStats, KeyRange, Snapshot, Visit};
 use crate::{Batch, Error, Op, Result, stable::sync_parent};
 
 const VERSION: &str = "pando memory engine 1\n";
@@ -213,6 +218,18 @@ impl Engine for MemoryEngine {
         file.sync_all()?;
         sync_parent(to)?;
         Ok(())
+    }
+
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>> {
+        let size = |(from, to): &KeyRange<'_>| {
+            let mut bytes = 0;
+            let add = |key: &[u8], value: &[u8]| {
+                bytes += (key.len() + value.len()) as u64;
+                ControlFlow::Continue(())
+            };
+            self.scan(from, to, &mut { add }).map(|()| bytes)
+        };
+        ranges.iter().map(size).collect()
     }
 
     fn position(&self) -> u64 {

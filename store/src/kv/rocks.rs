@@ -30,7 +30,7 @@ use rocksdb::{
 };
 use self_cell::self_cell;
 
-use super::{Engine, EngineStats, Snapshot, Visit};
+use super::{Engine, EngineStats, KeyRange, Snapshot, Visit};
 use crate::{Batch, Error, Result, stable::sync_parent};
 
 mod failure;
@@ -254,6 +254,12 @@ impl Engine for RocksEngine {
 
     fn position(&self) -> u64 {
         self.db.latest_sequence_number()
+    }
+
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> Result<Vec<u64>> {
+        let ranges: Vec<_> =
+            ranges.iter().map(|(from, to)| rocksdb::Range::new(from, to)).collect();
+        Ok(self.db.get_approximate_sizes(&ranges))
     }
 
     fn unwritten_bytes(&self) -> u64 {

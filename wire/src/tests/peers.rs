@@ -8,15 +8,16 @@ use bytes::Bytes;
 
 use super::{
     replies::{map, splits},
+    requests::look,
     values::{dir, entry, name, part},
 };
 use crate::{
-    Admission, Allowed, Amounts, Announce, AskOutcome, AskOver, AskRoom, Birth, Born, CacheEvents,
-    Challenge, ClusterStatus, ContentPatch, Count, CountNames, CountShare, CountWhat, Counted,
-    Decide, Expected, Gave, GiveRoom, Guess, Guessed, HandoffBegin, HandoffPut, Heartbeat, Hold,
-    HurryBirths, InDoubt, Join, Joined, LayoutLearnt, Lease, Life, Outcome, PeerHello, PeerRead,
-    PeerWrite, Prepare, Reply, Request, Room, Secret, ServerStatus, ShardBlock, ShardPage,
-    ShardPull, Speculate, Stands, Tally, Term, TxnId, Vote,
+    Admission, Allowed, Amounts, Announce, AskOutcome, AskOver, AskRoom, BalanceMode,
+    BalanceStatus, Birth, Born, CacheEvents, Challenge, ClusterStatus, ContentPatch, Count,
+    CountNames, CountShare, CountWhat, Counted, Decide, Expected, Gave, GiveRoom, Guess, Guessed,
+    HandoffBegin, HandoffPut, Heartbeat, Hold, HurryBirths, InDoubt, Join, Joined, LayoutLearnt,
+    Lease, Life, Outcome, PeerHello, PeerRead, PeerWrite, Prepare, Reply, Request, Room, Secret,
+    ServerStatus, ShardBlock, ShardPage, ShardPull, Speculate, Stands, Tally, Term, TxnId, Vote,
 };
 
 fn txn() -> TxnId {
@@ -287,6 +288,12 @@ pub(super) fn replies() -> Vec<Reply> {
             version: 70_003,
             renames: 2,
             problems: vec!["server 2 has no lease".into()],
+            balance: BalanceStatus {
+                mode: BalanceMode::Advise,
+                look: Some(look()),
+                ago_ms: 300,
+                drained: vec![2, 3],
+            },
         }),
         Reply::Guessed(vec![found, missing, elsewhere]),
         Reply::Taken(Some(Tally { entries: 4000, subdirs: 3 })),

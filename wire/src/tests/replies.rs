@@ -12,7 +12,7 @@ use crate::{
     DelegatedName, DelegatedPage, DumpPage, DumpStarted, Entry, FsInfo, FsckProgress, Grant,
     Granted, HeldMade, HeldReply, InoRange, LayoutNews, LockFound, NodeRef, Noted, Opened,
     ProcessStatus, ReaddirEntry, ReaddirPage, Recalled, Renamed, Reply, Retry, Searched,
-    SessionStatus, ShardMove, ShardRequests, ShareStat, SignedBlocks, Statfs, Status, Walked,
+    SessionStatus, ShardCounts, ShardMove, ShareStat, SignedBlocks, Statfs, Status, Walked,
     WatchEvent, Watched, Welcome, Written,
 };
 
@@ -30,7 +30,7 @@ pub(super) fn all() -> Vec<Reply> {
         dump_started(),
         dump_page(),
         Reply::Plan(vec![ShardMove { shard: ShardId(300), from: 2, to: 3 }]),
-        Reply::Loads(vec![ShardRequests { shard: ShardId(300), requests: 70_000 }]),
+        Reply::Loads(vec![ShardCounts { shard: ShardId(300), requests: 70_000, bytes: 9 }]),
     ];
     let recalled = Recalled { dirs: vec![dir().id], revoked: vec![dir().home], now: time(5) };
     let done = held();

@@ -7,13 +7,13 @@ use bytes::Bytes;
 
 use super::values::{chunk, dir, file, lookup, name, part, time};
 use crate::{
-    Allocate, AllocateMode, Apply, BlockDrop, BlockGet, BlockMap, BlockPut, Claim, ClaimedFile,
-    ClaimedLock, Create, Delegate, DumpStage, DumpStep, FsckPoll, FsckStart, Getattr, Guess,
-    HeldChange, HeldRequest, Hello, Info, Link, Lock, LockCancel, LockClaim, LockTest, Mkdir,
-    MoveStage, MoveStep, NodeRef, Open, Readdir, Release, Removexattr, Rename, RenameMode, Repair,
-    Request, ReserveInos, Resume, Return, Rmdir, Search, Seek, SeekTo, SetXattr, Setattr,
-    ShardMove, ShardsFrom, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk, WalkTo, Watch,
-    Write, XattrMode,
+    Allocate, AllocateMode, Apply, BalanceLook, BalanceMode, BlockDrop, BlockGet, BlockMap,
+    BlockPut, Claim, ClaimedFile, ClaimedLock, Create, Delegate, DumpStage, DumpStep, FsckPoll,
+    FsckStart, Getattr, Guess, HeldChange, HeldRequest, Hello, Info, Link, Lock, LockCancel,
+    LockClaim, LockTest, Mkdir, MoveStage, MoveStep, NodeRef, Open, Readdir, Release, Removexattr,
+    Rename, RenameMode, Repair, Request, ReserveInos, Resume, Return, Rmdir, Search, Seek, SeekTo,
+    SetXattr, Setattr, ShardMove, ShardsFrom, SignBlocks, SignFor, Symlink, Tmpfile, Unlink, Walk,
+    WalkTo, Watch, Write, XattrMode,
 };
 
 pub(super) fn all() -> Vec<Request> {
@@ -284,6 +284,17 @@ fn others() -> Vec<Request> {
     ]
 }
 
+/// A look at the load of shards.
+pub(super) fn look() -> BalanceLook {
+    BalanceLook {
+        requests: 1300,
+        stored: 1002,
+        moves: vec![ShardMove { shard: ShardId(300), from: 2, to: 3 }],
+        moved: true,
+        because: "even".into(),
+    }
+}
+
 /// Every step of a move.
 pub(super) fn moves() -> Vec<MoveStage> {
     let from = ShardsFrom { server: 2, shards: vec![ShardId(5), ShardId(300)] };
@@ -302,5 +313,8 @@ pub(super) fn moves() -> Vec<MoveStage> {
         adopt,
         MoveStage::Leave(3),
         MoveStage::Charges(3),
+        MoveStage::Mode(BalanceMode::On),
+        MoveStage::Looked(look()),
+        MoveStage::Busy,
     ]
 }

@@ -1,27 +1,27 @@
 //! `pando server balance --by-load`: shards of servers that have most to do move to others.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context as _;
 use client::{
     Client,
-    balance::{Balancer, Because, Goal, Plan, ShardLoad, Step},
+    balance::{Because, ShardLoad},
 };
 use serde::Serialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{COPIED, bar};
-use crate::output;
-
-/// Requests a second of all servers together below which nothing moves.
-const REQUESTS_A_SECOND_MIN: u64 = 50;
+use crate::{
+    balancing::{self, Seen, Watcher},
+    output,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ByLoad {
-    /// Compare servers by the requests that they answer, instead of by their shards.
+    /// Compare servers by the requests that they answer and by what they store, instead of by their
+    /// shards.
     ///
     /// Shards move when one server has had more than 1.10 of the mean at three looks in a row, at
-    /// most a fifth of all in an hour. A server that was drained gets shards again.
+    /// most a fifth of all in an hour. A server that was drained gets none.
     #[arg(long)]
     by_load: bool,
     /// Pause between two looks at the load.
@@ -38,10 +38,17 @@ pub(super) struct ByLoad {
 struct Looked {
     /// Requests a second of each server.
     requests_per_s: Vec<f64>,
+    /// Bytes of records of each server.
+    stored_bytes: Vec<u64>,
     /// Numbers of servers that have left.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<u16>,
-    largest_of_mean: f64,
+    /// Absent where there are too few requests to compare servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_of_mean: Option<f64>,
+    /// Absent where too little is stored to compare servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored_of_mean: Option<f64>,
     moves: Vec<Move>,
     because: &'static str,
 }
@@ -52,6 +59,7 @@ struct Move {
     from: u16,
     to: u16,
     requests_per_s: f64,
+    stored_bytes: u64,
     largest_of_mean: f64,
 }
 
@@ -66,42 +74,39 @@ impl ByLoad {
         client: &Client,
         (dry_run, json): (bool, bool),
     ) -> anyhow::Result<()> {
-        let requests_min = REQUESTS_A_SECOND_MIN * self.look;
-        let mut balancer = Balancer::new(Goal { requests_min, ..Goal::default() });
-        let began = Instant::now();
-        let mut before = loads(client).await?;
+        let period = Duration::from_secs(self.look);
+        let mut watcher = Watcher::new(period);
+        // The second look is the first with anything to compare with.
+        self.look(client, &mut watcher).await?;
         loop {
-            sleep(Duration::from_secs(self.look)).await;
-            let Some(now) = self.or_later(loads(client).await)? else {
-                balancer.misses();
+            sleep(period).await;
+            let Some(seen) = self.or_later(self.look(client, &mut watcher).await)?.flatten() else {
                 continue;
             };
-            let (servers, news) = (now.0, since(&before.1, &now.1));
-            before = now;
-            let Some(since) = news else {
-                balancer.misses();
-                continue;
-            };
-            let members = client.members();
-            let left: Vec<u16> = (0..servers).filter(|it| !members.contains(it)).collect();
-            let plan = balancer.look(began.elapsed(), &since, (servers, &left));
-            let looked = self.looked(&since, (usize::from(servers), left), &plan);
+            let looked = self.looked(&seen);
             if json {
                 output::print(&serde_json::to_string(&looked)?)?;
             } else {
                 output::print(&looked.to_text(dry_run))?;
             }
+            let plan = &seen.plan;
             if !plan.steps.is_empty() && !dry_run {
-                // Where it is not known whether they have moved, they may have.
-                balancer.has_moved(began.elapsed(), &plan.steps);
-                self.or_later(take(client, &plan.steps).await)?;
-                // Servers that begin anew count anew.
-                before = self.or_later(loads(client).await)?.unwrap_or(before);
+                let bar = bar(COPIED);
+                let tell = |records| bar.set_position(records);
+                let taken = watcher.take(client, &plan.steps, &tell).await;
+                bar.finish_and_clear();
+                self.or_later(taken)?;
+                self.or_later(self.look(client, &mut watcher).await)?;
             }
             if !self.follow && plan.because != Because::Waits {
                 return Ok(());
             }
         }
+    }
+
+    async fn look(&self, client: &Client, watcher: &mut Watcher) -> anyhow::Result<Option<Seen>> {
+        let drained = client.cluster().await?.balance.drained;
+        watcher.look(client, &drained).await
     }
 
     /// With `--follow` an error, as while a server is away, is logged, and the next look comes.
@@ -116,97 +121,56 @@ impl ByLoad {
         }
     }
 
-    fn looked(
-        &self,
-        loads: &[ShardLoad],
-        (servers, left): (usize, Vec<u16>),
-        plan: &Plan,
-    ) -> Looked {
+    fn looked(&self, Seen { servers, left, loads, plan }: &Seen) -> Looked {
         let per_s = |requests: u64| requests as f64 / self.look as f64;
-        let mut of = vec![0; servers];
-        for load in loads {
-            if let Some(of) = of.get_mut(usize::from(load.server)) {
-                *of += load.requests;
+        let of_servers = |amount: fn(&ShardLoad) -> u64| {
+            let mut of = vec![0; usize::from(*servers)];
+            for load in loads {
+                if let Some(of) = of.get_mut(usize::from(load.server)) {
+                    *of += amount(load);
+                }
             }
-        }
+            of
+        };
         let moves = plan.steps.iter().map(|step| Move {
             shard: step.shard.shard.0,
             from: step.shard.from,
             to: step.shard.to,
             requests_per_s: per_s(step.requests),
-            largest_of_mean: step.largest,
+            stored_bytes: step.bytes,
+            largest_of_mean: step.largest.of_all(),
         });
         Looked {
-            requests_per_s: of.into_iter().map(per_s).collect(),
-            left,
-            largest_of_mean: plan.largest,
+            requests_per_s: of_servers(|load| load.requests).into_iter().map(per_s).collect(),
+            stored_bytes: of_servers(|load| load.bytes),
+            left: left.clone(),
+            requests_of_mean: plan.largest.requests,
+            stored_of_mean: plan.largest.bytes,
             moves: moves.collect(),
-            because: match plan.because {
-                Because::Even => "all servers have about equally much to do",
-                Because::Waits => "one server has too much to do: looking on before shards move",
-                Because::Idle => "there are too few requests to compare servers",
-                Because::NoStep => "no move of one shard makes it better",
-                Because::Hour => "enough shards have moved within an hour",
-            },
+            because: balancing::words(plan.because),
         }
     }
-}
-
-async fn loads(client: &Client) -> anyhow::Result<(u16, Vec<ShardLoad>)> {
-    client.shard_loads().await.context("cannot ask for the load of shards")
-}
-
-/// The requests since an earlier look; `None` if a server has begun anew meanwhile, and counts from
-/// 0, or a shard has moved.
-fn since(before: &[ShardLoad], now: &[ShardLoad]) -> Option<Vec<ShardLoad>> {
-    let known: BTreeMap<_, _> =
-        before.iter().map(|load| ((load.shard, load.server), load.requests)).collect();
-    let news = |load: &ShardLoad| {
-        let before = known.get(&(load.shard, load.server))?;
-        Some(ShardLoad { requests: load.requests.checked_sub(*before)?, ..*load })
-    };
-    now.iter().map(news).collect()
-}
-
-async fn take(client: &Client, steps: &[Step]) -> anyhow::Result<()> {
-    let moves: Vec<_> = steps.iter().map(|step| step.shard).collect();
-    let bar = bar(COPIED);
-    let moved = client.move_these_shards(&moves, &|records| bar.set_position(records)).await;
-    bar.finish_and_clear();
-    moved.context("the shards stay where they were").map(drop)
 }
 
 impl Looked {
     fn to_text(&self, dry_run: bool) -> String {
-        let of = (0..).zip(&self.requests_per_s).filter(|(server, _)| !self.left.contains(server));
-        let of = of.map(|(server, per_s)| format!("server {server} {per_s:.0}/s"));
-        let of: Vec<String> = of.collect();
-        let mut text =
-            format!("{}; largest {:.2} of the mean\n", of.join(", "), self.largest_of_mean);
+        let of = (0..).zip(self.requests_per_s.iter().zip(&self.stored_bytes));
+        let of = of.filter(|(server, _)| !self.left.contains(server));
+        let of: Vec<String> = of
+            .map(|(server, (per_s, stored))| {
+                format!("server {server} {per_s:.0}/s {}", output::bytes(*stored))
+            })
+            .collect();
+        let shares = balancing::shares(self.requests_of_mean, self.stored_of_mean);
+        let mut text = format!("{}{shares}\n", of.join(", "));
         let verb = if dry_run { "would move" } else { "moving" };
-        for Move { shard, from, to, requests_per_s, largest_of_mean } in &self.moves {
+        for Move { shard, from, to, requests_per_s, stored_bytes, largest_of_mean } in &self.moves {
             text += &format!(
-                "{verb} shard {shard}, {requests_per_s:.0}/s, from server {from} to server {to}: \
-                 largest {largest_of_mean:.2}\n"
+                "{verb} shard {shard}, {requests_per_s:.0}/s {}, from server {from} to server \
+                 {to}: largest {largest_of_mean:.2}\n",
+                output::bytes(*stored_bytes)
             );
         }
         text + self.because
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use base::ShardId;
-
-    use super::*;
-
-    #[test]
-    fn requests_are_those_since_the_last_look_unless_a_server_has_begun_anew() {
-        let load = |shard, server, requests| ShardLoad { shard: ShardId(shard), server, requests };
-        let before = [load(1, 0, 100), load(2, 1, 500)];
-        let now = [load(1, 0, 130), load(2, 1, 500)];
-        assert_eq!(since(&before, &now), Some(vec![load(1, 0, 30), load(2, 1, 0)]));
-        assert_eq!(since(&before, &[load(1, 0, 130), load(2, 1, 20)]), None);
-        assert_eq!(since(&before, &[load(1, 1, 130), load(2, 1, 600)]), None);
     }
 }

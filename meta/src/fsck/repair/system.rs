@@ -5,6 +5,7 @@ use wire::{Decide, TxnId};
 
 use super::{drop_record, sound};
 use crate::{
+    coordinator::balance::Balancing,
     delegations::DelegationRecord,
     error::Result,
     feed::{FeedState, Logged},
@@ -89,6 +90,13 @@ pub(super) fn record(txn: &mut Txn<'_>, key: &Key) -> Result<bool> {
                 return Ok(false);
             }
             // Things in the trash then stay for as long as if they had come now.
+            txn.delete(key.clone());
+            Ok(true)
+        }
+        (b'M', 4) if *key == key::balancing() => {
+            if sound::<Balancing>(txn, key)?.is_some() {
+                return Ok(false);
+            }
             txn.delete(key.clone());
             Ok(true)
         }

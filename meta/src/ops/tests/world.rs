@@ -15,7 +15,10 @@ use std::{
 use base::{Clock, Locality, Random, Time};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use store::{Batch, Blocks, Engine, EngineStats, MemoryEngine, Snapshot, kv::Visit};
+use store::{
+    Batch, Blocks, Engine, EngineStats, MemoryEngine, Snapshot,
+    kv::{KeyRange, Visit},
+};
 use tokio::task::{AbortHandle, LocalSet};
 use wire::Token;
 
@@ -480,6 +483,10 @@ impl Engine for Counting {
 
     fn checkpoint(&self, to: &std::path::Path) -> store::Result<()> {
         self.memory.checkpoint(to)
+    }
+
+    fn sizes(&self, ranges: &[KeyRange<'_>]) -> store::Result<Vec<u64>> {
+        self.memory.sizes(ranges)
     }
 
     fn position(&self) -> u64 {

@@ -2,7 +2,9 @@
 //!
 //! Each experiment is a file of `hsm2/`; what they have in common is `trees`.
 
+mod moves;
 mod operations;
+mod over_time;
 mod scan;
 mod trees;
 
@@ -56,6 +58,15 @@ pub(super) struct Params {
     /// Stats of files, which top directories get by Zipf's law.
     #[arg(long, default_value = "100000", value_name = "N")]
     stats: NonZeroUsize,
+    /// Changes of the load in figure 9.
+    #[arg(long, default_value = "4", value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
+    changes: u32,
+    /// Seconds of figure 9 that pass in one.
+    #[arg(long, default_value = "20", value_name = "N", value_parser = value_parser!(u32).range(1..=100))]
+    speed: u32,
+    /// Minutes of figure 9 between two changes of the load.
+    #[arg(long, default_value = "30", value_name = "N", value_parser = value_parser!(u32).range(1..=600))]
+    minutes: u32,
     /// Where the servers keep their data [default: the folder for temporary files].
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -68,6 +79,8 @@ enum Experiment {
     Fig4,
     /// A scan of a tree, with the balance of entries and requests (figures 5, 6 and 8).
     Fig8,
+    /// The balance over time under a load that moves.
+    Fig9,
 }
 
 impl Experiment {
@@ -75,6 +88,7 @@ impl Experiment {
         match self {
             Experiment::Fig4 => operations::run(params).await,
             Experiment::Fig8 => scan::run(params).await,
+            Experiment::Fig9 => over_time::run(params).await,
         }
     }
 }

@@ -17,8 +17,8 @@ use super::{
         load::{self, Op, float, float64},
         outcome::Outcome,
     },
-    Params, row,
-    trees::{Filled, Placed, Tree, zipf},
+    Params, moves, row,
+    trees::{Filled, Placed, TEN_ARY, Tree, zipf},
 };
 use crate::system::SystemRandom;
 
@@ -34,6 +34,7 @@ struct Charts {
     busiest: Chart,
     rate: Chart,
     shown: Chart,
+    moved: Chart,
 }
 
 /// Measurements of a scan.
@@ -55,6 +56,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
         busiest: chart("figure 8, CPU of the busiest server for a directory, µs"),
         rate: chart("figure 8, directories/s on this machine"),
         shown: chart("figure 8, entries/s on this machine"),
+        moved: chart("shards that have moved, of 1,024"),
     };
     let (directories, files) = (params.directories.get(), params.files.get());
     let directories = usize::try_from(directories).unwrap_or(usize::MAX);
@@ -70,15 +72,18 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
     }
     let how = "A tree is made by one client, directories level by level, in a file system for \
                each placement. Static subtrees are top directories that are dealt out to the \
-               servers in turn. Then stats of files, whose top directories are drawn by Zipf's law, \
-               are asked for by one client with a warm cache; and clients scan directories by \
+               servers in turn; dynamic ones move by load, as what is below the boundary of hybrid \
+               placement does: shards move under stats of files, whose top directories are drawn \
+               by Zipf's law, until no server has too many entries or requests, or no move makes \
+               it better. Then such stats are asked for by one client with a warm cache, and \
+               counted; and clients scan directories by \
                handle, as `find` with attributes does through a mount: each reads all pages of its \
                part of the tree with attributes, and asks for those that another server has, and keeps \
                no access times. \
-               Each client begins elsewhere, and nothing is balanced by moving. All servers share \
+               Each client begins elsewhere. All servers share \
                this machine's cores, so rates say little, and the busiest server's CPU time says \
                what machines of their own would give.";
-    let Charts { entries, requests, each, busiest, rate, shown } = charts;
+    let Charts { entries, requests, each, busiest, rate, shown, moved } = charts;
     let figure = Figure {
         name: "fig8".to_owned(),
         title: "HSM² figures 5, 6 and 8: balance, and a scan of a tree".to_owned(),
@@ -91,7 +96,7 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
             ("--scanned".to_owned(), params.scanned.to_string()),
             ("--stats".to_owned(), params.stats.to_string()),
         ],
-        charts: vec![entries, requests, each, busiest, rate, shown],
+        charts: vec![entries, requests, each, busiest, rate, shown, moved],
     };
     Ok(Outcome { figure, reach })
 }
@@ -99,12 +104,14 @@ pub(super) async fn run(params: &Params) -> anyhow::Result<Outcome> {
 fn goals(tree: &str, charts: &Charts) -> Vec<TargetRow> {
     let of = |chart: &Chart, placed: Placed| chart.value(tree, placed.name()).unwrap_or(f64::NAN);
     let static_busier = of(&charts.busiest, Placed::Static) / of(&charts.busiest, Placed::Hybrid);
+    // Ten equal subtrees lie evenly on five servers.
+    let busier = if tree == TEN_ARY { 1.0 } else { 1.4 };
     let even = Goal::Below(1.1);
     let rows = [
         ("requests for a directory scanned, hybrid", even, of(&charts.each, Placed::Hybrid)),
         ("max/mean of entries, hybrid", even, of(&charts.entries, Placed::Hybrid)),
         ("max/mean of requests by Zipf, hybrid", even, of(&charts.requests, Placed::Hybrid)),
-        ("CPU of the busiest server: static / hybrid", Goal::AtLeast(1.4), static_busier),
+        ("CPU of the busiest server: static / hybrid", Goal::AtLeast(busier), static_busier),
     ];
     let rows =
         rows.map(|(what, goal, value)| row(&format!("{what}, {tree}"), ("", goal), value, "fig8"));
@@ -119,7 +126,12 @@ async fn measure(
 ) -> anyhow::Result<()> {
     let filled = Filled::make(params.directory.as_deref(), placed, params.servers(), tree).await?;
     let (tree, name) = (filled.tree.name, placed.name());
-    charts.entries.add(tree, name, imbalance(&filled.entries));
+    if placed.moves() {
+        let ask = async || requested(params, &filled).await.map(drop);
+        let moved = Box::pin(moves::even_out(&filled.maker, ask)).await?;
+        charts.moved.add(tree, name, float(moved));
+    }
+    charts.entries.add(tree, name, imbalance(&filled.entries().await?));
     charts.requests.add(tree, name, requested(params, &filled).await?);
     let scan = scan(params, &filled).await?;
     let directories = float(scan.directories.max(1));
@@ -166,7 +178,7 @@ fn unit(drawn: u64) -> f64 {
     (drawn >> 11) as f64 / (1u64 << 53) as f64
 }
 
-fn below(drawn: u64, end: usize) -> usize {
+pub(super) fn below(drawn: u64, end: usize) -> usize {
     let end64 = u64::try_from(end).unwrap_or(u64::MAX);
     usize::try_from(drawn % end64).unwrap_or(0)
 }

@@ -1,16 +1,20 @@
 //! Trees of directories and files, and file systems that place them in one way or another.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, bail, ensure};
 use base::{DirId, EntryName, Level, Locality, NameVersion, placement::shard_of};
 use client::Client;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use wire::{DirRef, NodeRef, XattrMode};
+use wire::{BalanceMode, DirRef, NodeRef, XattrMode};
 
 use super::super::{
     load::{self, Op},
     site::{Shape, Site},
 };
 
+/// Name of the tree with ten directories in each.
+pub(super) const TEN_ARY: &str = "10-ary tree";
 /// Default of `pando format`.
 const SHARDS: u16 = 1024;
 /// The setting of a directory that says where what is made in it goes.
@@ -25,17 +29,21 @@ pub(super) enum Placed {
     Hashed,
     /// Top directories with all that is below them, dealt out to the servers in turn.
     Static,
-    /// Hashed above the boundary, with their parents below it.
+    /// The same, and they move by load.
+    Dynamic,
+    /// Hashed above the boundary, with their parents below it; what is below moves by load.
     Hybrid,
 }
 
 impl Placed {
-    pub(super) const ALL: [Placed; 3] = [Placed::Hybrid, Placed::Hashed, Placed::Static];
+    pub(super) const ALL: [Placed; 4] =
+        [Placed::Hybrid, Placed::Hashed, Placed::Static, Placed::Dynamic];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Placed::Hashed => "hash",
             Placed::Static => "static subtrees",
+            Placed::Dynamic => "dynamic subtrees",
             Placed::Hybrid => "hybrid",
         }
     }
@@ -43,14 +51,27 @@ impl Placed {
     pub(super) fn shape<'a>(self, servers: u16) -> Shape<'a> {
         let locality = match self {
             Placed::Hashed => "directory",
-            Placed::Static | Placed::Hybrid => "hybrid",
+            Placed::Static | Placed::Dynamic | Placed::Hybrid => "hybrid",
         };
         Shape { locality, ..Shape::of(servers) }
     }
 
-    /// Sets what is not said at format.
+    /// Whether whole subtrees are on one server.
+    fn by_subtree(self) -> bool {
+        matches!(self, Placed::Static | Placed::Dynamic)
+    }
+
+    /// Whether shards move by load.
+    pub(super) fn moves(self) -> bool {
+        matches!(self, Placed::Dynamic | Placed::Hybrid)
+    }
+
+    /// Sets what is not said at format. Nothing moves unless an experiment says so.
     pub(super) async fn prepare(self, client: &Client) -> anyhow::Result<()> {
-        if self == Placed::Static {
+        if client.servers() > 1 {
+            client.set_balance_mode(BalanceMode::Off).await.context("nothing is to move")?;
+        }
+        if self.by_subtree() {
             let set = client.set_xattr("/", LOCALITY, b"hybrid:1", XattrMode::Set);
             set.await.context("setting the locality of the root")?;
         }
@@ -80,9 +101,7 @@ impl Tree {
     /// Ten directories in each, all with as many files.
     pub(super) fn ten_ary(directories: usize, files: u32) -> Tree {
         let each = per(files, directories);
-        Tree::grown("10-ary tree", directories, |number| {
-            ((number >= 10).then(|| number / 10 - 1), each)
-        })
+        Tree::grown(TEN_ARY, directories, |number| ((number >= 10).then(|| number / 10 - 1), each))
     }
 
     /// A hundred subtrees, whose directories are as many as Zipf's law says; ten in each.
@@ -174,8 +193,6 @@ pub(super) struct Filled {
     pub(super) tree: Tree,
     /// The directories, in the order of the tree.
     pub(super) dirs: Vec<DirRef>,
-    /// Number of entries of each server.
-    pub(super) entries: Vec<u64>,
 }
 
 impl Filled {
@@ -194,7 +211,7 @@ impl Filled {
             let level = tree.directories.iter().filter(|of| of.depth == depth);
             let paths: Vec<_> = level.map(|of| of.path.clone()).collect();
             load::mkdirs(&maker, &paths).await?;
-            if depth == 0 && placed == Placed::Static {
+            if depth == 0 && placed.by_subtree() {
                 for path in &paths {
                     let set = maker.set_xattr(path, LOCALITY, b"subtree", XattrMode::Set);
                     set.await.with_context(|| format!("setting the locality of {path}"))?;
@@ -212,7 +229,7 @@ impl Filled {
             tree.directories.iter().zip(&dirs).filter(|(of, _)| of.depth == 0).collect();
         let strays =
             tree.directories.iter().zip(&dirs).filter(|(of, dir)| dir.home != tops[of.top].1.home);
-        ensure!(placed != Placed::Static || strays.count() == 0, "a subtree is not in one place");
+        ensure!(!placed.by_subtree() || strays.count() == 0, "a subtree is not in one place");
         let files = tree
             .directories
             .iter()
@@ -224,13 +241,23 @@ impl Filled {
             )
         });
         stream::iter(made).buffer_unordered(UNDER_WAY).try_collect::<()>().await?;
-        let server_of = |home| usize::from(shard_of(home, 0, SHARDS).0 % servers);
+        Ok(Filled { site, maker, tree, dirs })
+    }
+
+    /// Number of entries of each server.
+    pub(super) async fn entries(&self) -> anyhow::Result<Vec<u64>> {
+        let (servers, loads) = self.maker.shard_loads().await.context("whose shards are whose")?;
+        let owners: BTreeMap<_, _> = loads.iter().map(|load| (load.shard, load.server)).collect();
         let mut entries = vec![0; usize::from(servers)];
-        for (of, dir) in tree.directories.iter().zip(&dirs) {
-            let above = of.parent.map_or(DirId::ROOT, |parent| dirs[parent].home);
-            entries[server_of(above)] += 1;
-            entries[server_of(dir.home)] += u64::from(of.files);
+        let mut add = |home, count| {
+            if let Some(owner) = owners.get(&shard_of(home, 0, SHARDS)) {
+                entries[usize::from(*owner)] += count;
+            }
+        };
+        for (of, dir) in self.tree.directories.iter().zip(&self.dirs) {
+            add(of.parent.map_or(DirId::ROOT, |parent| self.dirs[parent].home), 1);
+            add(dir.home, u64::from(of.files));
         }
-        Ok(Filled { site, maker, tree, dirs, entries })
+        Ok(entries)
     }
 }
