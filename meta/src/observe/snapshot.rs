@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::{HashMap, SessionId, Tagged as _};
-use wire::{Distribution, Load, Operation, Request};
+use wire::{BalanceLook, Distribution, Load, Operation, Request};
 
 use super::{
     CoreCounts, Histogram, KINDS, Stages, Subject,
@@ -169,16 +169,17 @@ fn gauges(shared: &Shared) -> Vec<(String, u64)> {
     if let Some(audit) = &shared.options.audit {
         gauges.extend(audit.gauges().into_iter().map(|(name, value)| (name.to_owned(), value)));
     }
-    if let Some(look) = coordinator::looks::last(shared) {
-        gauges.push(("balance_requests_thousandths".to_owned(), u64::from(look.requests)));
-        gauges.push(("balance_stored_thousandths".to_owned(), u64::from(look.stored)));
-        let advised = if look.moved { 0 } else { count(look.moves.len()) };
-        gauges.push(("balance_moves_advised".to_owned(), advised));
-    }
     // Only the coordinator knows how many servers it has heard of.
     if let Some(heard) = coordinator::heard(shared) {
         gauges.push(("servers_heard".to_owned(), u64::from(heard)));
         gauges.push(("servers_silent".to_owned(), u64::from(expected.saturating_sub(heard))));
+        let look = coordinator::looks::last(shared);
+        let of = |part: fn(&BalanceLook) -> u64| look.as_ref().map_or(0, part);
+        let advised = |look: &BalanceLook| if look.moved { 0 } else { count(look.moves.len()) };
+        let advised = look.as_ref().map_or(0, advised);
+        gauges.push(("balance_requests_thousandths".to_owned(), of(|it| u64::from(it.requests))));
+        gauges.push(("balance_stored_thousandths".to_owned(), of(|it| u64::from(it.stored))));
+        gauges.push(("balance_moves_advised".to_owned(), advised));
     }
     gauges
 }
