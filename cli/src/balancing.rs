@@ -6,7 +6,6 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    convert::Infallible,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -17,7 +16,10 @@ use client::{
     Client, Moved,
     balance::{Balancer, Because, Goal, Plan, ShardLoad, Step},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use wire::{BalanceLook, BalanceMode, BalanceStatus};
 
 use crate::{
@@ -29,14 +31,18 @@ use crate::{
 /// Requests a second of all servers together below which they are not compared by them.
 const REQUESTS_A_SECOND_MIN: u64 = 50;
 
-/// A session may take so long to end when the coordinator is to end.
+/// A look, and its session, may take so long to end when the coordinator is to end.
 const END_WITHIN: Duration = Duration::from_secs(1);
+/// The session of a look may take so long to end otherwise.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Looks at the load of a cluster.
 pub(crate) struct Watcher {
     balancer: Balancer,
     began: Instant,
     before: Option<Vec<ShardLoad>>,
+    /// Whether the log says that shards should move.
+    has_said: bool,
 }
 
 /// The outcome of a look.
@@ -56,7 +62,7 @@ impl Watcher {
     pub(crate) fn new(period: Duration) -> Watcher {
         let requests_min = REQUESTS_A_SECOND_MIN * period.as_secs().max(1);
         let balancer = Balancer::new(Goal { requests_min, ..Goal::default() });
-        Watcher { balancer, began: Instant::now(), before: None }
+        Watcher { balancer, began: Instant::now(), before: None, has_said: false }
     }
 
     /// Looks; servers that were `drained` get nothing. `None` where there is nothing to compare
@@ -90,19 +96,26 @@ impl Watcher {
         self.balancer.misses();
     }
 
-    /// Has shards moved as planned. `tell` is called with the number of records copied so far.
+    /// Has shards moved as planned, unless others move some. `tell` is called with the number of
+    /// records copied so far.
     pub(crate) async fn take(
         &mut self,
         client: &Client,
         steps: &[Step],
         tell: &dyn Fn(u64),
     ) -> anyhow::Result<Moved> {
+        let is_busy = client.any_is_busy().await.context("a server cannot be asked")?;
+        anyhow::ensure!(!is_busy, "shards move already, or a dump or a check goes on");
         let moves: Vec<_> = steps.iter().map(|step| step.shard).collect();
-        // Where it is not known whether they have moved, they may have.
-        self.balancer.has_moved(self.began.elapsed(), steps);
-        // Servers that begin anew count anew.
-        self.before = None;
         let moved = client.move_these_shards(&moves, tell).await;
+        let now = self.began.elapsed();
+        if moved.is_ok() {
+            self.balancer.has_moved(now, steps);
+            // Servers that begin anew count anew.
+            self.before = None;
+        } else {
+            self.balancer.has_tried(now, steps);
+        }
         moved.context("the shards stay where they were")
     }
 }
@@ -128,7 +141,9 @@ pub(crate) fn words(because: Because) -> &'static str {
         Because::Even => "all servers have about equally much",
         Because::Waits => "one server has too much: looking on before shards move",
         Because::Idle => "there are too few requests, and too little is stored, to compare servers",
-        Because::NoStep => "no move of one shard makes it better",
+        Because::NoStep => {
+            "no move of one shard makes it better, of those that have not just moved"
+        }
         Because::Hour => "enough has moved within an hour",
     }
 }
@@ -147,6 +162,8 @@ pub(crate) struct Balancing {
     advertised: Option<String>,
     tls: TlsArgs,
     period: Duration,
+    /// Told when the servers are to end.
+    ends: Notify,
     /// The client that looks just now.
     looks: RefCell<Option<Client>>,
 }
@@ -162,28 +179,32 @@ impl Balancing {
             advertised: options.advertise.clone(),
             tls: TlsArgs { tls: options.tls.only, tls_ca: ca, insecure: false },
             period,
+            ends: Notify::new(),
             looks: RefCell::default(),
         })
     }
 
-    /// Ends the session of a look that was given up, before the servers end.
-    pub(crate) async fn end(&self) {
-        let client = self.looks.take();
-        if let Some(client) = client {
-            let _ = timeout(END_WITHIN, client.close()).await;
+    /// Has [`Balancing::keep`] end, before the server ends: a look that goes on may end, or is given
+    /// up with its session.
+    pub(crate) async fn end(&self, keeps: impl Future<Output = ()>) {
+        self.ends.notify_one();
+        if timeout(END_WITHIN, keeps).await.is_err() {
+            let client = self.looks.take();
+            if let Some(client) = client {
+                let _ = timeout(END_WITHIN, client.close()).await;
+            }
         }
     }
 
     /// Balances the cluster, whose coordinator listens there, in the mode that it has
-    /// (`server balance --mode`), until this is dropped.
-    pub(crate) async fn keep(&self, listens: SocketAddr) -> Infallible {
+    /// (`server balance --mode`), until it is to end.
+    pub(crate) async fn keep(&self, listens: SocketAddr) {
         let address = self.advertised.clone().unwrap_or_else(|| listens.to_string());
         let mut watcher = Watcher::new(self.period);
-        loop {
-            sleep(self.period).await;
+        while timeout(self.period, self.ends.notified()).await.is_err() {
             if let Err(error) = Box::pin(self.turn(&address, &mut watcher)).await {
                 watcher.rests();
-                tracing::info!(error = format!("{error:#}"), "the load of shards is not known");
+                tracing::info!(error = format!("{error:#}"), "a look at the load of shards failed");
             }
         }
     }
@@ -202,9 +223,9 @@ impl Balancing {
         let client = connect::connect(config).await?;
         self.looks.replace(Some(client.clone()));
         let looked = look(&client, watcher).await;
-        let closed = connect::close(&client, looked).await;
+        let closed = timeout(CLOSE_WITHIN, connect::close(&client, looked)).await;
         self.looks.take();
-        closed
+        closed.context("a server that is away was not told of the end of the look")?
     }
 }
 
@@ -231,11 +252,12 @@ async fn look(client: &Client, watcher: &mut Watcher) -> anyhow::Result<()> {
         }
         .to_owned(),
     };
+    watcher.has_said &= !steps.is_empty();
     if !steps.is_empty() {
-        tracing::info!(count = steps.len(), ?largest, why = look.because, "shards should move");
-        if mode == BalanceMode::On && client.any_is_busy().await? {
-            look.because = "other shards move, or a dump or a check goes on".to_owned();
-        } else if mode == BalanceMode::On {
+        if !std::mem::replace(&mut watcher.has_said, true) {
+            tracing::info!(count = steps.len(), ?largest, "shards should move");
+        }
+        if mode == BalanceMode::On {
             match watcher.take(client, &steps, &|_| ()).await {
                 Ok(_) => look.moved = true,
                 Err(error) => {

@@ -82,7 +82,7 @@ pub(crate) async fn step(shared: &Shared, step: MoveStep) -> Result<Reply> {
         MoveStage::Busy => {
             let is_busy = shared.moves.is_part()
                 || shared.dumps.is_making()
-                || shared.pauses.holds()
+                || shared.pauses.are_any()
                 || shared.jobs.are_checking();
             Ok(Reply::Job(u64::from(is_busy)))
         }

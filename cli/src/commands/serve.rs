@@ -606,19 +606,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         notify::ready();
         let address = serving.running().address();
-        let balanced = async {
+        let mut balanced = Box::pin(async {
             match &balancing {
                 Some(balancing) => balancing.keep(address).await,
                 None => pending().await,
             }
-        };
+        });
         let failed = tokio::select! {
             () = stop.asked() => None,
             error = serving.failed() => Some(error),
-            never = balanced => match never {},
+            // Ends only when it is told to.
+            () = &mut balanced => None,
         };
         if let Some(balancing) = &balancing {
-            balancing.end().await;
+            balancing.end(balanced).await;
         }
         let stopped = serving.stop();
         // The log says why.

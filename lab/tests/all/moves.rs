@@ -466,6 +466,64 @@ fn leaves_of(seed: u64, dies: bool, bug: Option<Bug>) -> anyhow::Result<bool> {
     })
 }
 
+/// Moves shards, and asks meanwhile whether somebody does. Returns whether that was seen.
+async fn seen_to_move(
+    at: (&World, &Load),
+    (leads, asks): (&Client, &Client),
+    leave: &[u16],
+) -> anyhow::Result<bool> {
+    let (is_over, seen) = (Cell::new(false), Cell::new(false));
+    let moves = async {
+        let moved = move_once(at, leads, leave, false).await;
+        is_over.set(true);
+        moved
+    };
+    let looks = async {
+        while !is_over.get() {
+            // A server that begins anew may not answer.
+            let is_busy = asks.any_is_busy().await.is_ok_and(|is_busy| is_busy);
+            seen.set(seen.get() || is_busy);
+            at.0.wait(Duration::from_millis(1)).await;
+        }
+    };
+    let (moved, ()) = futures::join!(moves, looks);
+    moved??;
+    Ok(seen.get())
+}
+
+#[test]
+fn a_move_is_seen_by_others_and_which_servers_were_drained_is_kept() {
+    let seen = play::in_world(plan(3, 3), None, PATIENCE, async |world| {
+        let (load, works) = Load::begin(&world).await?;
+        let (machine, other) = (world.connect("moves").await?, world.connect("asks").await?);
+        let (client, asks) = (&machine.client, &other.client);
+        let drained = async || anyhow::Ok(client.cluster().await?.balance.drained);
+        ensure!(!asks.any_is_busy().await?, "nobody moves anything yet");
+        let seen = seen_to_move((&world, &load), (client, asks), &[1]).await?;
+        ensure!(!asks.any_is_busy().await?, "the move is over");
+        ensure!(drained().await? == [1], "server 1 was drained");
+        let first = &world.hosts()[0];
+        first.kill();
+        first.start()?;
+        ensure!(drained().await? == [1], "a start forgets which servers were drained");
+        let mut tries = 0;
+        // The servers have leases of the new run only after a while.
+        while let Err(error) = seen_to_move((&world, &load), (client, asks), &[]).await {
+            tries += 1;
+            ensure!(tries < 5, "shards do not move any more: {error:#}");
+        }
+        first.kill();
+        first.start()?;
+        ensure!(drained().await?.is_empty(), "a start brings back which servers were drained");
+        load.end(works).await?;
+        load.look().await?;
+        other.close().await?;
+        machine.close().await?;
+        Ok(seen)
+    });
+    assert!(seen.unwrap(), "a move is not seen by others");
+}
+
 #[test]
 fn a_server_that_has_no_shards_leaves_and_nobody_sees_an_error() {
     for seed in 0..8 {

@@ -1,6 +1,6 @@
 //! Classes of requests: which of them are told, and as what.
 
-use wire::{KeysChange, Request, Setattr};
+use wire::{KeysChange, MoveStage, MoveStep, Request, Setattr};
 
 /// Class of a request, as an auditor sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,11 @@ pub(super) fn of(request: &Request) -> Class {
         | Request::Setxattr(_)
         | Request::Removexattr(_) => Class::Change,
         Request::Hello(_) | Request::Bye => Class::Session,
+        // The coordinator's process looks every minute.
+        Request::Move(MoveStep {
+            stage: MoveStage::Loads | MoveStage::Busy | MoveStage::Looked(_),
+            ..
+        }) => Class::Read,
         Request::Keys(KeysChange::Show) => Class::Read,
         Request::Keys(_)
         | Request::SignToken(_)

@@ -49,6 +49,7 @@ pub(crate) fn plan(shared: &Shared, number: u64, leave: &[u16]) -> Result<Vec<Sh
     if map.members().all(|server| leave.contains(&server)) {
         return Err(Fault::Refused("no server would be left that has the shards".into()));
     }
+    let leave = &state.balance.with_drained(leave, map.members());
     let moves = plan::plan(&map, leave);
     if moves.is_empty() && number != wire::moves::NO_PLAN && state.balance.drains(leave) {
         state.store_for(shared)?;

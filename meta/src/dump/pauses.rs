@@ -73,6 +73,11 @@ impl Pauses {
         self.holds.load(Ordering::SeqCst)
     }
 
+    /// Whether somebody has begun a pause, whether or not changes wait already.
+    pub(crate) fn are_any(&self) -> bool {
+        self.table.lock().current.is_some()
+    }
+
     /// Returns when changes go on.
     pub(crate) async fn over(&self) {
         self.until(|_| !self.holds()).await;

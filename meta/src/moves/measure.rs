@@ -13,10 +13,10 @@ use crate::{
     server::Shared,
 };
 
-/// Part of what is stored that may be in memory only, where it is not counted: a sixteenth, or so
-/// many bytes, as an empty memtable has some, too.
-const UNWRITTEN_SHARE: u64 = 16;
-const UNWRITTEN_BYTES: u64 = 8 << 20;
+/// Part of what is stored that may be in memory only, where it is not counted, or so many bytes:
+/// more than an empty memtable has.
+const UNWRITTEN_SHARE: u64 = 32;
+const UNWRITTEN_BYTES: u64 = 4 << 20;
 
 /// The load of each shard that this server has. While much is in memory only, that is written out,
 /// for the next look.

@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use client::{Client, Moved};
+use client::{
+    Client, Moved,
+    balance::{Balancer, Goal, ShardLoad},
+};
 use futures::future::{Either, join_all, select};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -29,6 +32,10 @@ const KEPT_FILES: usize = 100;
 const LEASE: &str = "2s";
 /// Pause between two looks whether a server is in the map.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// Pause until servers have written out what they store, which is counted then.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
+/// Number of times that shards move until servers store equally much, at most.
+const EVEN_TURNS: u64 = 8;
 /// Time in which a server that has joined must be in the map.
 const JOINED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -82,7 +89,9 @@ struct Move {
     name: &'static str,
     shards: usize,
     shards_of_all: f64,
-    least_of_all: f64,
+    /// The part that must move for a server that comes or goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    least_of_all: Option<f64>,
     records: u64,
     waited_seconds: f64,
 }
@@ -94,6 +103,11 @@ struct Report {
     in_flight: u16,
     phases: Vec<Phase>,
     moves: Vec<Move>,
+    /// The most bytes of records that a server stores, by the mean, with equally many shards on each
+    /// and when shards have moved by what they store. Absent where too little is stored to be
+    /// counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stored_of_mean: Option<(f64, f64)>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -375,6 +389,8 @@ async fn lead(
     ends("it gets shards", &mut phases);
     quiet().await;
     ends("with one more", &mut phases);
+    let (evened, stored_of_mean) = even_out(mover).await.context("shards do not move")?;
+    ends("shards move by size", &mut phases);
     let drained = mover.move_shards(&[args.servers]).await.context("shards do not move")?;
     ends("it is drained", &mut phases);
     quiet().await;
@@ -384,11 +400,65 @@ async fn lead(
     quiet().await;
     ends("after", &mut phases);
     let shards = mover.cluster().await?.servers.iter().map(|server| u64::from(server.shards)).sum();
-    for (name, moved) in [("it gets shards", balanced), ("it is drained", drained)] {
-        moves.push(Move::of(name, &moved, shards, args.servers));
+    let least = Some(1.0 / f64::from(args.servers + 1));
+    moves.push(Move::of("it gets shards", &balanced, shards, least));
+    if let Some(evened) = evened {
+        moves.push(Move::of("shards move by size", &evened, shards, None));
     }
+    moves.push(Move::of("it is drained", &drained, shards, least));
     let Args { servers, files, in_flight, .. } = *args;
-    Ok(Report { servers, files, in_flight, phases, moves })
+    Ok(Report { servers, files, in_flight, phases, moves, stored_of_mean })
+}
+
+/// Moves shards until servers store equally much. Returns what has moved, and the largest part of a
+/// server before and after, by the mean.
+async fn even_out(mover: &Client) -> anyhow::Result<(Option<Moved>, Option<(f64, f64)>)> {
+    let goal = Goal {
+        begins_above: 1.04,
+        ends_at: 1.02,
+        looks: 1,
+        an_hour: 1.0,
+        rest: Duration::ZERO,
+        // Requests are those of this benchmark, which are of all directories alike.
+        requests_min: u64::MAX,
+        bytes_min: 1,
+    };
+    let (mut balancer, mut moved, mut before) = (Balancer::new(goal), None::<Moved>, None);
+    let look = async || {
+        // Servers write out what is in memory only, when they are asked.
+        mover.shard_loads().await?;
+        tokio::time::sleep(WRITTEN_WITHIN).await;
+        anyhow::Ok(mover.shard_loads().await?)
+    };
+    for turn in 0..EVEN_TURNS {
+        let (servers, loads) = look().await?;
+        let now = Duration::from_secs(3600 * turn);
+        let plan = balancer.look(now, &loads, (servers, &[]));
+        let Some(largest) = plan.largest.bytes else { return Ok((None, None)) };
+        let before = *before.get_or_insert(largest);
+        if plan.steps.is_empty() {
+            return Ok((moved, Some((before, largest))));
+        }
+        let moves: Vec<_> = plan.steps.iter().map(|step| step.shard).collect();
+        let now_moved = mover.move_these_shards(&moves, &|_| ()).await?;
+        balancer.has_moved(now, &plan.steps);
+        let all = moved.get_or_insert(Moved { moves: vec![], records: 0, waited: Duration::ZERO });
+        all.moves.extend(now_moved.moves);
+        all.records += now_moved.records;
+        all.waited += now_moved.waited;
+    }
+    let (servers, loads) = look().await?;
+    Ok((moved, before.map(|before| (before, stored_of_mean(servers, &loads)))))
+}
+
+fn stored_of_mean(servers: u16, loads: &[ShardLoad]) -> f64 {
+    let mut of = vec![0; usize::from(servers)];
+    for load in loads {
+        if let Some(of) = of.get_mut(usize::from(load.server)) {
+            *of += load.bytes;
+        }
+    }
+    bench::balance::imbalance(&of)
 }
 
 /// Whether the map has so many servers, and each may serve.
@@ -398,12 +468,12 @@ async fn is_complete(client: &Client, servers: u16) -> bool {
 }
 
 impl Move {
-    fn of(name: &'static str, moved: &Moved, shards: u64, servers: u16) -> Move {
+    fn of(name: &'static str, moved: &Moved, shards: u64, least_of_all: Option<f64>) -> Move {
         Move {
             name,
             shards: moved.moves.len(),
             shards_of_all: float(moved.moves.len() as u64) / float(shards.max(1)),
-            least_of_all: 1.0 / f64::from(servers + 1),
+            least_of_all,
             records: moved.records,
             waited_seconds: moved.waited.as_secs_f64(),
         }
@@ -432,15 +502,21 @@ impl Report {
             .collect();
         let mut text = output::table(&heads, &rows);
         for it in &self.moves {
+            let least = it.least_of_all.map(|least| format!(" (at least {least:.3})"));
             text += &format!(
-                "{}: {} shards, {:.3} of all (at least {:.3}), {} records; changes waited for {:.2} \
-                 s\n",
+                "{}: {} shards, {:.3} of all{}, {} records; changes waited for {:.2} s\n",
                 it.name,
                 it.shards,
                 it.shards_of_all,
-                it.least_of_all,
+                least.unwrap_or_default(),
                 it.records,
                 it.waited_seconds
+            );
+        }
+        if let Some((before, after)) = self.stored_of_mean {
+            text += &format!(
+                "bytes of records of the server that has most, by the mean: {before:.3} with equally \
+                 many shards, {after:.3} when they have moved by size\n"
             );
         }
         text.trim_end().to_owned()
