@@ -295,11 +295,15 @@ fn hybrid_placement_is_measured_beside_hashing_and_subtrees() {
     let (out, data) = (folder(), folder());
     let paths = ["--out", text(out.path()), "--directory", text(data.path())];
     let toy = "--counts 1,2 --samples 5 --directories 600 --files 600 --clients 2 --scanned 60 \
-               --stats 100";
+               --stats 100 --changes 1 --minutes 15 --speed 100";
     let toy: Vec<_> = toy.split_whitespace().collect();
     let said = succeed(&[&["bench", "figures", "hsm2"], &toy[..], &paths].concat());
     assert!(said.contains("requests for a directory scanned, hybrid, 10-ary tree"), "{said}");
+    assert!(said.contains("shards that move in an hour, of all"), "{said}");
     let drawn = Drawn { out, said };
+    for series in ["requests", "entries"] {
+        assert!(drawn.series("fig9", "most of a server", series).len() > 5, "{series}");
+    }
     for series in ["hybrid", "directories hashed", "entries hashed"] {
         assert_eq!(drawn.series("fig4", "readdir", series).len(), 2, "{series}");
     }
