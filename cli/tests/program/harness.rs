@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 /// A folder for one test; it goes with the test.
@@ -160,6 +160,11 @@ impl Running {
     pub(crate) fn signal(&self, signal: Signal) {
         // The process may have ended by itself.
         let _ = kill_process(self.pid(), signal);
+        if signal == Signal::STOP {
+            // One thread takes the signal and has the others stop: until it has a CPU, they go on.
+            let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+            let _ = waitid(WaitId::Pid(self.pid()), stopped);
+        }
     }
 
     /// Waits for its end.
