@@ -84,10 +84,10 @@ impl Balance {
     pub(super) fn with_drained(
         &self,
         leave: &[u16],
-        members: impl Iterator<Item = u16>,
+        mut members: impl Iterator<Item = u16>,
     ) -> Vec<u16> {
         let all = [leave, &self.told.drained].concat();
-        let any_stays = members.into_iter().any(|server| !all.contains(&server));
+        let any_stays = members.any(|server| !all.contains(&server));
         if leave.is_empty() || !any_stays { leave.to_vec() } else { all }
     }
 

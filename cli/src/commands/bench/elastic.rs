@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use client::{
     Client, Moved,
-    balance::{Balancer, Goal, ShardLoad},
+    balance::{Balancer, Goal},
 };
 use futures::future::{Either, join_all, select};
 use rustix::process::{Pid, Signal, kill_process};
@@ -430,13 +430,14 @@ async fn even_out(mover: &Client) -> anyhow::Result<(Option<Moved>, Option<(f64,
         tokio::time::sleep(WRITTEN_WITHIN).await;
         anyhow::Ok(mover.shard_loads().await?)
     };
-    for turn in 0..EVEN_TURNS {
+    let mut turn = 0;
+    loop {
         let (servers, loads) = look().await?;
         let now = Duration::from_secs(3600 * turn);
         let plan = balancer.look(now, &loads, (servers, &[]));
         let Some(largest) = plan.largest.bytes else { return Ok((None, None)) };
         let before = *before.get_or_insert(largest);
-        if plan.steps.is_empty() {
+        if plan.steps.is_empty() || turn == EVEN_TURNS {
             return Ok((moved, Some((before, largest))));
         }
         let moves: Vec<_> = plan.steps.iter().map(|step| step.shard).collect();
@@ -446,19 +447,8 @@ async fn even_out(mover: &Client) -> anyhow::Result<(Option<Moved>, Option<(f64,
         all.moves.extend(now_moved.moves);
         all.records += now_moved.records;
         all.waited += now_moved.waited;
+        turn += 1;
     }
-    let (servers, loads) = look().await?;
-    Ok((moved, before.map(|before| (before, stored_of_mean(servers, &loads)))))
-}
-
-fn stored_of_mean(servers: u16, loads: &[ShardLoad]) -> f64 {
-    let mut of = vec![0; usize::from(servers)];
-    for load in loads {
-        if let Some(of) = of.get_mut(usize::from(load.server)) {
-            *of += load.bytes;
-        }
-    }
-    bench::balance::imbalance(&of)
 }
 
 /// Whether the map has so many servers, and each may serve.
