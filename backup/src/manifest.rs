@@ -31,6 +31,9 @@ pub struct Manifest {
     /// up to that one goes beyond `position`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub segment: u64,
+    /// Number of the server in its cluster; absent for the only server of a file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<u16>,
     /// Name of the file system.
     pub name: String,
     /// Version of the program that made the base.
@@ -117,6 +120,7 @@ mod tests {
             made: 1_700_000_000,
             position: 77,
             generation: 0,
+            server: None,
             segment: 0,
             name: "pando".into(),
             program: "0.1.0".into(),
@@ -158,6 +162,14 @@ mod tests {
         let with = Manifest { generation: 4, segment: 9, ..manifest() };
         let text = String::from_utf8(with.to_bytes()).unwrap();
         assert!(text.contains("\"position\": 77,\n  \"generation\": 4,\n  \"segment\": 9,\n"));
+        assert_eq!(Manifest::read("m", 3, text.as_bytes()).unwrap(), with);
+    }
+
+    #[test]
+    fn a_manifest_of_a_server_of_a_cluster_says_which_one_it_is() {
+        let with = Manifest { server: Some(2), ..manifest() };
+        let text = String::from_utf8(with.to_bytes()).unwrap();
+        assert!(text.contains("\"position\": 77,\n  \"server\": 2,\n  \"name\""));
         assert_eq!(Manifest::read("m", 3, text.as_bytes()).unwrap(), with);
     }
 

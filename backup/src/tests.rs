@@ -189,7 +189,13 @@ impl World {
     async fn make(&mut self) -> Result<Made> {
         self.history.check_owner().await?;
         self.made += 300;
-        let moment = Moment { made: self.made, position: 5, journal: (0, 0), name: "pando".into() };
+        let moment = Moment {
+            made: self.made,
+            position: 5,
+            journal: (0, 0),
+            server: None,
+            name: "pando".into(),
+        };
         let small = [("pando.json", Bytes::from_static(b"{}"))];
         let folder = self.folder.path().to_owned();
         self.history.make((&folder, "meta"), &small, moment, &self.random).await
@@ -363,7 +369,8 @@ async fn two_processes_with_one_history_are_found_out() {
     let mut copy = History::new(world.place(), UUID, noted(3), key());
     copy.check_owner().await.unwrap();
     world.make().await.unwrap();
-    let moment = Moment { made: 5, position: 5, journal: (0, 0), name: "pando".into() };
+    let moment =
+        Moment { made: 5, position: 5, journal: (0, 0), server: None, name: "pando".into() };
     let folder = world.folder.path().to_owned();
     let made = copy.make((&folder, "meta"), &[], moment, &world.random).await;
     assert!(matches!(made, Err(Error::Foreign)), "{made:?}");

@@ -81,6 +81,8 @@ pub struct Moment {
     /// Generation of the server, and the number of the newest segment of its journal, which was
     /// stored before the copy was begun. Both are 0 without a journal.
     pub journal: (u64, u64),
+    /// Number of the server in its cluster; `None` for the only server of a file system.
+    pub server: Option<u16>,
     /// Name of the file system.
     pub name: String,
 }
@@ -232,6 +234,7 @@ impl History {
             position: moment.position,
             generation: moment.journal.0,
             segment: moment.journal.1,
+            server: moment.server,
             name: moment.name,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             files,

@@ -379,14 +379,16 @@ pub(crate) fn variables() -> Vec<(String, String)> {
     variables.collect()
 }
 
-/// Whether backups are possible for a server of a cluster, or the only one.
-pub(crate) fn for_one_server(server: Option<u16>) -> anyhow::Result<()> {
-    if server.is_none() {
+/// Whether bases are of use for a server of a cluster, or the only one: those of several servers are
+/// of different moments, and only a journal brings each to where the others are.
+pub(crate) fn for_one_server(server: Option<u16>, has_journal: bool) -> anyhow::Result<()> {
+    if server.is_none() || has_journal {
         return Ok(());
     }
     Err(usage(
         "--backup is for a file system of one server: bases of several servers would not be of one \
-         moment. `pando dump` makes a copy of a whole cluster",
+         moment. `pando dump` makes a copy of a whole cluster, and --journal survives the loss of a \
+         machine",
     ))
 }
 

@@ -72,7 +72,8 @@ pub(crate) struct Ship {
     tenure: Tenure,
     /// Newest complete base of this generation.
     based: watch::Sender<Based>,
-    server: OnceLock<Server>,
+    /// The server that is told when it must wait or halt; none between two runs.
+    server: Mutex<Option<Server>>,
     chain: OnceLock<Chain>,
     /// The segment that the directory's note names.
     noted: AtomicU64,
@@ -153,7 +154,7 @@ impl Ship {
             written: AtomicU64::new(0),
             tenure,
             based: watch::Sender::new(Based::default()),
-            server: OnceLock::new(),
+            server: Mutex::default(),
             chain: OnceLock::new(),
             noted: AtomicU64::new(0),
         }
@@ -224,7 +225,7 @@ impl Ship {
 
     /// The server that is told when it must wait or halt.
     pub(crate) fn serves(&self, server: Server) {
-        self.server.get_or_init(|| server.clone());
+        *self.server.lock() = Some(server.clone());
         let mut course = self.course.lock();
         course.is_patient = true;
         let is_lost = course.phase == Phase::Lost;
@@ -252,8 +253,9 @@ impl Ship {
         (course.phase == Phase::Begins && course.base.is_none()).then_some(course.wanted)
     }
 
-    /// From now on nobody waits for long: the server stops.
+    /// From now on nobody waits for long: the server stops, and another run may follow.
     pub(crate) fn stops(&self) {
+        *self.server.lock() = None;
         self.course.lock().is_patient = false;
         self.changed.notify_all();
     }
@@ -340,7 +342,8 @@ impl Ship {
         (course.phase, course.lost) = (Phase::Lost, why.clone());
         drop(course);
         self.changed.notify_all();
-        if let Some(server) = self.server.get() {
+        let server = self.server.lock().clone();
+        if let Some(server) = server {
             server.journal_is_lost(&why);
         }
     }
@@ -378,7 +381,7 @@ impl Ship {
     /// Has changes wait for as long as the journal is too far behind.
     fn watch_lag(&self) {
         let (time, bytes) = self.lag();
-        if let Some(server) = self.server.get() {
+        if let Some(server) = &*self.server.lock() {
             server.stable_storage_lags(time > LAG_MAX || bytes > LAG_BYTES_MAX);
         }
     }

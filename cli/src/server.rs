@@ -42,7 +42,7 @@ use crate::{
     block_trial,
     data::{self, DataDir, Kept, KeptBackup},
     http::Phase,
-    journal::{self, Journal, Ship},
+    journal::{self, Journal, Journaled, Ship},
     near::Near,
     panics,
 };
@@ -62,7 +62,21 @@ pub(crate) struct Running {
     stop: watch::Sender<bool>,
     threads: Vec<thread::JoinHandle<()>>,
     backups: Option<Backups>,
-    journal: Option<(Arc<Ship>, Journal)>,
+    journal: Option<Journaling>,
+}
+
+/// The journal of a server, which goes on from one run to the next.
+struct Journaling {
+    /// The engine as the server has it.
+    journaled: Arc<Journaled>,
+    ship: Arc<Ship>,
+    thread: Journal,
+}
+
+/// What a run leaves to the one that follows in the same process.
+struct Left {
+    engine: Arc<RocksEngine>,
+    journal: Option<Journaling>,
 }
 
 /// Opens the file system in `data` and serves it.
@@ -71,7 +85,8 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let data = &ground.data;
     let trial = block_trial::run(&data.blocks()?)?;
     if options.kept.backup.is_some() {
-        backups::for_one_server(data.server())?;
+        let has_journal = options.kept.backup.as_ref().is_some_and(|kept| kept.journal);
+        backups::for_one_server(data.server(), has_journal)?;
     }
     // A crash may have left it, and it keeps tables that compaction has replaced.
     if let Err(error) = data::end_copy(data.path()) {
@@ -88,11 +103,7 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
 }
 
 /// Serves on what was prepared, or what an earlier run has left with its engine.
-fn serve(
-    ground: Ground,
-    options: &Options,
-    left: Option<Arc<RocksEngine>>,
-) -> anyhow::Result<Running> {
+fn serve(ground: Ground, options: &Options, left: Option<Left>) -> anyhow::Result<Running> {
     let begun = Instant::now();
     let data = &ground.data;
     let backup = options.kept.backup.as_ref();
@@ -101,8 +112,8 @@ fn serve(
     let audit = ground.audit.as_ref().map(audit::Writing::log);
     let beside = Besides { backup: beside, audit };
     let Opened { server, engine, journal } = open(&ground, options, beside, left)?;
-    if let (Some(state), Some((ship, _))) = (&state, &journal) {
-        state.belongs_to(ship);
+    if let (Some(state), Some(journal)) = (&state, &journal) {
+        state.belongs_to(&journal.ship);
     }
     let (stop, stopped) = watch::channel(false);
     let near = options.near.then_some(options.cores.get());
@@ -189,11 +200,11 @@ impl Running {
         }
         if let Some(backups) = self.backups.take() {
             // A standby takes over only when this is done.
-            let has_lease = self.journal.as_ref().is_some_and(|(ship, _)| ship.has_lease());
+            let has_lease = self.journal.as_ref().is_some_and(|journal| journal.ship.has_lease());
             backups.stop(!has_lease);
         }
-        if let Some((_, journal)) = self.journal.take() {
-            journal.stop(synced.is_ok() && !halted);
+        if let Some(journal) = self.journal.take() {
+            journal.thread.stop(synced.is_ok() && !halted);
         }
         self.ground.audit.take();
         synced.context(NOT_STABLE)?;
@@ -202,44 +213,43 @@ impl Running {
     }
 
     /// Ends this run of the server and begins the next one. Clients that connect meanwhile wait for
-    /// it, and the engine stays open: opening it would read its log again.
+    /// it, and the engine stays open: opening it would read its log again. The journal goes on: a
+    /// standby must not take this for an end.
     ///
     /// # Errors
     /// When what was executed cannot be made stable, or the next run cannot begin. The server has
     /// stopped then.
     pub(crate) async fn begin_anew(mut self, options: &Options) -> anyhow::Result<Running> {
-        if self.journal.is_some() || self.backups.is_some() {
-            return self.start_again(options);
-        }
         self.end_threads(Phase::Starting);
+        if let Some(backups) = self.backups.take() {
+            backups.stop(false);
+        }
         if let Err(error) = self.server.sync() {
             let _ = self.stop();
             return Err(error).context(NOT_STABLE);
         }
-        let Running { ground, server, engine, .. } = self;
+        let Running { ground, server, engine, journal, .. } = self;
         drop(server);
         // Race: the page, or a task on another thread, may still look at the run that has ended. A
         // write of that run must not come after the first look of the next one.
         let until = Instant::now() + STOP_TIMEOUT;
-        while Arc::strong_count(&engine) > 1 {
+        let users = || match &journal {
+            Some(journal) => Arc::strong_count(&journal.journaled),
+            None => Arc::strong_count(&engine),
+        };
+        while users() > 1 {
             anyhow::ensure!(Instant::now() < until, "the run that has ended still does something");
             tokio::time::sleep(ENDED_LOOK_PERIOD).await;
         }
-        serve(ground.again()?, options, Some(engine))
-    }
-
-    fn start_again(self, options: &Options) -> anyhow::Result<Running> {
-        let path = self.ground.data.path().to_owned();
-        self.stop()?;
-        start(DataDir::open(&path)?, options)
+        serve(ground.again()?, options, Some(Left { engine, journal }))
     }
 
     fn end_threads(&mut self, phase: Phase) {
         self.ground.tell(phase);
         tracing::info!("stopping");
-        if let Some((ship, _)) = &self.journal {
+        if let Some(journal) = &self.journal {
             // A core may wait for the journal.
-            ship.stops();
+            journal.ship.stops();
         }
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
@@ -263,7 +273,7 @@ impl Running {
     ) -> anyhow::Result<()> {
         let (Some(kept), Some(state)) = (kept, state) else { return Ok(()) };
         let of = (self.ground.data.path(), self.ground.data.name());
-        let ship = self.journal.as_ref().map(|(ship, _)| Arc::clone(ship));
+        let ship = self.journal.as_ref().map(|journal| Arc::clone(&journal.ship));
         let serving = (Arc::clone(&self.engine), self.server.clone());
         self.backups = Some(Backups::start(kept, state, of, serving, ship)?);
         Ok(())

@@ -42,7 +42,7 @@ use crate::{
     journal::{
         recover::{NoBase, Recovered, Source, Watch},
         shown,
-        start::{MEMBER, REQUEST_TIMEOUT, apply, own},
+        start::{REQUEST_TIMEOUT, apply, member, own},
     },
     output,
     system::{self, SystemRandom},
@@ -64,6 +64,8 @@ pub(crate) struct Standby {
     pub(crate) url: String,
     /// The file with the journal's key, where the directory does not have it yet.
     pub(crate) key: Option<PathBuf>,
+    /// Number of the server that it stands by for, if the file system is a cluster.
+    pub(crate) server: Option<u16>,
     /// Options that the directory is to keep.
     pub(crate) kept: Kept,
 }
@@ -148,8 +150,8 @@ impl Standby {
         }
         let key = self.key()?;
         let once = Place::open_once(&self.url, variables(), REQUEST_TIMEOUT)?;
-        let Standby { data, url, kept, .. } = self;
-        Stand { data, url, key, kept, once, runtime, stopped }.by()
+        let Standby { data, url, kept, server, .. } = self;
+        Stand { data, url, key, kept, server: *server, once, runtime, stopped }.by()
     }
 
     /// The journal's key.
@@ -172,6 +174,7 @@ struct Stand<'a> {
     data: &'a Path,
     url: &'a str,
     key: Key,
+    server: Option<u16>,
     kept: &'a Kept,
     once: Place,
     runtime: &'a Runtime,
@@ -195,6 +198,10 @@ impl Stand<'_> {
                     false
                 }
                 State::Follows => true,
+                State::OfAnother => {
+                    data::unmake(self.data, false)?;
+                    false
+                }
             };
             if !follows {
                 continue;
@@ -231,7 +238,8 @@ impl Stand<'_> {
     fn chain(&self, note: &JournalNote) -> anyhow::Result<Chain> {
         let uuid = u128::from_str_radix(&note.uuid, 16).context("journal.json has no id")?;
         let of = (uuid, note.history);
-        Ok(Chain::new(self.once.clone(), of, MEMBER, self.key.clone(), REQUEST_TIMEOUT))
+        let member = member(self.server);
+        Ok(Chain::new(self.once.clone(), of, member, self.key.clone(), REQUEST_TIMEOUT))
     }
 
     /// The state of the directory, by what the journal has.
@@ -249,7 +257,9 @@ impl Stand<'_> {
             self.shown()
         );
         if note.follows {
-            return Ok(State::Follows);
+            // A standby of the only server of a file system that has others by now.
+            let is_of_it = data::server_of(path) == self.server;
+            return Ok(if is_of_it { State::Follows } else { State::OfAnother });
         }
         let chain = self.chain(&note)?;
         let number = note.segment;
@@ -291,7 +301,8 @@ impl Stand<'_> {
     fn recover(&self) -> anyhow::Result<()> {
         let place = backups::open_place(self.url)?;
         let kept = self.kept.clone();
-        let source = Source { url: self.url, place: &place, key: &self.key, kept };
+        let (url, key, server) = (self.url, &self.key, self.server);
+        let source = Source { url, place: &place, key, server, kept };
         let bases = self.block_on(source.bases(None))??;
         let asked = Asked(self.stopped.clone());
         let Recovered { name, base, end } =
@@ -456,6 +467,8 @@ enum State {
     /// The directory has served, and another one serves since.
     Replaced,
     Follows,
+    /// The directory has followed the server when it was another one.
+    OfAnother,
 }
 
 enum Followed {

@@ -76,7 +76,7 @@ async fn base(store: &Arc<impl ObjectStore>, number: u64, journal: (u64, u64), p
     let newest = number - 1;
     let noted = backup::Noted { history: HISTORY, newest, made: newest };
     let mut history = History::new(place(store), UUID, noted, key());
-    let moment = Moment { made: number, position, journal, name: "pando".into() };
+    let moment = Moment { made: number, position, journal, server: None, name: "pando".into() };
     let small = [("pando.json", Bytes::from_static(b"{}"))];
     let random = random(1000 + number);
     history.make((folder.path(), "meta"), &small, moment, &*random).await.unwrap();

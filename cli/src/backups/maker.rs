@@ -222,7 +222,7 @@ async fn base(
     let copy = data::begin_copy(path, engine)?;
     let small = data::small_files(path)?;
     let (made, name) = (now_seconds(), name.to_owned());
-    let moment = Moment { made, position, journal, name };
+    let moment = Moment { made, position, journal, server: data::server_of(path), name };
     let made = history.make((&copy, "meta"), &small, moment, random).await?;
     noted.current.made = number;
     noted.write(path)?;

@@ -219,8 +219,9 @@ pub(super) fn ambiguous(error: Error, what: &str) -> anyhow::Error {
 impl Now {
     fn run(&self) -> anyhow::Result<()> {
         let data = DataDir::open(&self.data)?;
-        backups::for_one_server(data.server())?;
         let kept = data::Kept::read(&self.data)?.backup;
+        let has_journal = kept.as_ref().is_some_and(|kept| kept.journal);
+        backups::for_one_server(data.server(), has_journal)?;
         let holds_nothing = kept.is_none() && !data.has_local_blocks();
         let url = self.to.clone().or(kept.map(|kept| kept.url));
         let Some(url) = url else { return Err(usage("--to URL says where the backup goes")) };
@@ -248,6 +249,8 @@ struct Listed<'a> {
     number: u64,
     name: &'a str,
     uuid: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<u16>,
     files: usize,
     bytes: u64,
     complete: bool,
@@ -262,6 +265,7 @@ impl<'a> Listed<'a> {
             number: manifest.number,
             name: &manifest.name,
             uuid: &manifest.uuid,
+            server: manifest.server,
             files: manifest.files.len(),
             bytes: manifest.bytes(),
             complete: base.is_complete(),
@@ -271,7 +275,10 @@ impl<'a> Listed<'a> {
     fn row(&self) -> Vec<String> {
         vec![
             at(self.made),
-            self.name.to_owned(),
+            match self.server {
+                Some(server) => format!("{}, server {server}", self.name),
+                None => self.name.to_owned(),
+            },
             self.history.to_owned(),
             self.number.to_string(),
             self.files.to_string(),

@@ -27,7 +27,7 @@ const PUTS: u32 = 20;
 /// Bytes of an object of a check: about a segment of 50 ms.
 const PUT_BYTES: usize = 64 << 10;
 
-/// Test, read and go on with the journal of a file system of one server.
+/// Test, read and go on with the journal of a server.
 ///
 /// `pando serve --journal URL` keeps it: everything that is stable is in the object store at URL
 /// before anybody is told. When the machine is lost, `pando journal recover` makes a data directory
@@ -68,6 +68,9 @@ struct Which {
     /// one that has a journal].
     #[arg(long, value_name = "ID", value_parser = history)]
     history: Option<String>,
+    /// Number of the server, if the file system is a cluster: each of its servers has a journal.
+    #[arg(long, value_name = "N")]
+    server: Option<u16>,
 }
 
 /// Read all segments of a journal, decrypt them, and see that the chain is whole and that a base
@@ -135,7 +138,8 @@ impl Which {
     }
 
     fn source<'a>(&'a self, (place, key): &'a (Place, Key)) -> Source<'a> {
-        Source { url: &self.from.from, place, key, kept: Kept::default() }
+        let (url, server) = (&self.from.from, self.server);
+        Source { url, place, key, server, kept: Kept { server, ..Kept::default() } }
     }
 }
 
@@ -178,9 +182,11 @@ impl Recover {
         bars.clear();
         let Recovered { name, base, end } = recovered?;
         let data = self.data.display();
+        // Without a lease the other servers cannot know that the lost machine is off.
+        let replace = if self.which.server.unwrap_or_default() > 0 { " --replace" } else { "" };
         output::print(&format!(
             "recovered {name} in {data}: {}, and the journal up to change {end}\n\
-             serve it with `pando serve --data {data}`",
+             serve it with `pando serve --data {data}{replace}`",
             described(&base)
         ))
     }

@@ -23,6 +23,7 @@ use crate::{
     connect::{self, Credentials, Servers, TlsArgs},
     data::{self, DataDir, Joining, Kept, KeptAddress, KeptBackup},
     failure::usage,
+    journal::start::must_own,
     memory::{self, MemoryOption},
     notify, output,
     server::{self, Listen, Options, Role, Running, Tls},
@@ -503,6 +504,8 @@ impl ClusterArgs {
         if address.starts_with("127.") || address.starts_with("localhost:") {
             tracing::warn!(address, "servers of this machine alone can join, and clients reach it");
         }
+        // What it writes must follow on the journal.
+        must_own(data)?;
         DataDir::found_cluster(data, kept)
     }
 
@@ -578,22 +581,30 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let mut kept = args.serve.kept(&args.data)?;
         args.cluster.keep(&mut kept);
+        kept.server = args.standby.number(&args.data, &kept)?;
         let mut options = args.serve.options(&kept, false);
-        options.role = args.cluster.role(&args.data, &kept);
         options.alone = args.cluster.alone;
         options.peer_rtt = args.cluster.rtt;
         options.word = args.cluster.word(&args.data)?;
         args.cluster.found(&args.data, &options, &kept)?;
-        tokio::select! {
-            joined = args.cluster.join(&args.data, &options) => joined?,
-            () = stop.asked() => bail!("interrupted"),
+        if kept.server.is_none() {
+            tokio::select! {
+                joined = args.cluster.join(&args.data, &options) => joined?,
+                () = stop.asked() => bail!("interrupted"),
+            }
         }
-        let looks = Duration::from_secs(args.cluster.balance_look);
-        let balancing = Balancing::of(&args.data, &options, looks);
-        let started = args.standby.start(&args.data, options, &mut stop).await?;
+        // It may be known only now.
+        kept.server = args.standby.number(&args.data, &kept)?;
+        options.kept = kept.clone();
+        args.standby.keep_key(&args.data, &kept)?;
+        let role = || args.cluster.role(&args.data, &kept);
+        let started = args.standby.start(&args.data, &options, role, &mut stop).await?;
         let Some(mut serving) = started else {
             return Ok(ExitCode::SUCCESS);
         };
+        options.role = role();
+        let looks = Duration::from_secs(args.cluster.balance_look);
+        let balancing = Balancing::of(&args.data, &options, looks);
         if let Some(Servers(told)) = &args.cluster.join {
             data::write_coordinators(&args.data, told)?;
         }

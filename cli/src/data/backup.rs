@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use store::{Engine, RocksConfig, RocksEngine, stable::sync_folder};
 
 use super::{
-    ABOUT, ADMIN_TOKEN, About, BOOT, Begun, FORMATTING, JournalNote, META, Making, NEWEST_KEY,
-    SIGNING_KEY, finish, read_about, remove, replace, version_of, write_private,
+    ABOUT, ADMIN_TOKEN, About, BOOT, Begun, COORDINATOR, FORMATTING, JournalNote, META, Making,
+    NEWEST_KEY, SIGNING_KEY, finish, read_about, remove, replace, version_of, write_private,
 };
 use crate::system::secret;
 
@@ -31,9 +31,10 @@ const COPY_BEGUN: &str = "backup-copy.tmp";
 /// Metadata of a server that was replaced.
 const REPLACED: &str = "meta.replaced";
 /// Files of a data directory that a base has beside the metadata.
-const SMALL: [&str; 4] = [ABOUT, NEWEST_KEY, SIGNING_KEY, ADMIN_TOKEN];
-/// Files of these that need not be there: no key is newer than the first, the token was moved.
-const OPTIONAL: [&str; 2] = [NEWEST_KEY, ADMIN_TOKEN];
+const SMALL: [&str; 5] = [ABOUT, NEWEST_KEY, SIGNING_KEY, ADMIN_TOKEN, COORDINATOR];
+/// Files of these that need not be there: no key is newer than the first, the token was moved, the
+/// server has not joined others.
+const OPTIONAL: [&str; 3] = [NEWEST_KEY, ADMIN_TOKEN, COORDINATOR];
 
 /// Contents of `backup.json`. Persisted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,6 +187,12 @@ pub(crate) fn read_backup_key(file: &Path) -> anyhow::Result<Key> {
     Key::parse(&text).with_context(|| format!("{shown} holds no backup key"))
 }
 
+/// Has a directory that has no key yet keep this one.
+pub(crate) fn keep_backup_key(path: &Path, key: &Key) -> anyhow::Result<()> {
+    replace(path, KEY, key.to_text().as_bytes())
+        .with_context(|| format!("cannot write {}", path.join(KEY).display()))
+}
+
 /// Whether there is a key of a directory's backups: it may have bases.
 pub(crate) fn has_backup_key(path: &Path) -> bool {
     path.join(KEY).exists()
@@ -194,9 +201,7 @@ pub(crate) fn has_backup_key(path: &Path) -> bool {
 /// The key of a directory's backups, which is made when there is none.
 pub(crate) fn make_backup_key(path: &Path) -> anyhow::Result<Key> {
     if !has_backup_key(path) {
-        let key = Key::new(secret::<32>());
-        replace(path, KEY, key.to_text().as_bytes())
-            .with_context(|| format!("cannot write {}", path.join(KEY).display()))?;
+        keep_backup_key(path, &Key::new(secret::<32>()))?;
         let file = path.join(KEY);
         tracing::warn!(
             file = %file.display(),
@@ -283,8 +288,9 @@ pub(crate) enum Restored<'a> {
     /// A copy beside an original that may be in use.
     Copy,
     /// The successor of an original that is lost: this brings the metadata to the journal's end, and
-    /// notes where that is.
-    Successor(&'a mut dyn FnMut(&Path, &RocksEngine) -> anyhow::Result<()>),
+    /// notes where that is. With the number of the server in its cluster, which a base of before it
+    /// had others does not have.
+    Successor(&'a mut dyn FnMut(&Path, &RocksEngine) -> anyhow::Result<()>, Option<u16>),
 }
 
 /// Makes a data directory of the files that `fill` puts into a folder: those of a base. Returns the
@@ -298,12 +304,15 @@ pub(crate) fn restore(
     let begun = Begun::new(path, Making::Restore)?;
     let restoring = path.join(RESTORING);
     fs::create_dir(&restoring).with_context(|| format!("cannot make {}", restoring.display()))?;
-    replace(path, KEY, key.to_text().as_bytes())
-        .with_context(|| format!("cannot write {}", path.join(KEY).display()))?;
+    keep_backup_key(path, key)?;
     fill(&restoring)?;
     let mut about: About = read_about(&restoring)?;
-    ensure!(about.server.is_none(), "the base is of a server of a cluster");
-    for name in [META, NEWEST_KEY, SIGNING_KEY, ADMIN_TOKEN] {
+    ensure!(
+        about.server.is_none() || matches!(restored, Restored::Successor(..)),
+        "the base is of a server of a cluster, and the others have gone on since: `pando journal \
+         recover --server` makes a directory that is where they are"
+    );
+    for name in [META, NEWEST_KEY, SIGNING_KEY, ADMIN_TOKEN, COORDINATOR] {
         match fs::rename(restoring.join(name), path.join(name)) {
             Err(error) if may_lack(name, &error) => {}
             moved => moved.with_context(|| format!("the base has no {name}"))?,
@@ -319,7 +328,10 @@ pub(crate) fn restore(
             .context("the restored metadata cannot be opened")?;
         match restored {
             Restored::Copy => Server::prepare_copy(&engine)?,
-            Restored::Successor(complete) => complete(path, &engine)?,
+            Restored::Successor(complete, server) => {
+                complete(path, &engine)?;
+                about.server = server;
+            }
         }
         engine.write_out()?;
         engine.sync()?;

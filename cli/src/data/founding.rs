@@ -15,10 +15,10 @@ impl DataDir {
     /// Makes the only server of the file system in `path`, which is to keep this, the coordinator of a
     /// cluster.
     pub(crate) fn found_cluster(path: &Path, kept: &Kept) -> anyhow::Result<()> {
-        if kept.backup.is_some() {
+        if kept.backup.as_ref().is_some_and(|kept| !kept.journal) {
             bail!(
-                "{} is backed up, or has a journal, as only a file system of one server can be: end \
-                 that with `--backup off`",
+                "{} is backed up without a journal, as only a file system of one server can be: end \
+                 that with `--backup off`, or keep a --journal",
                 path.display()
             );
         }

@@ -31,6 +31,9 @@ pub(crate) struct Kept {
     /// The operator's own certificate; absent: none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) certificate: Option<Files>,
+    /// Number of the server that the directory is, or stands by for; absent: the only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<u16>,
     /// Where backups go; absent: none was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) backup: Option<KeptBackup>,

@@ -3,7 +3,7 @@
 //! The newest base that fits is restored, and what the chain has beyond is applied to it. Files are
 //! made by [`data::restore`]; who may serve the directory is decided at its start.
 
-use std::{cell::RefCell, cmp::Reverse, path::Path};
+use std::{cell::RefCell, cmp::Reverse, collections::BTreeSet, path::Path};
 
 use ::backup::{Base, Key, Place};
 use ::journal::{Error, Journal as Chain, Reader, Replica};
@@ -11,10 +11,11 @@ use anyhow::Context as _;
 use store::{Engine as _, RocksEngine};
 use tokio::{runtime::Runtime, sync::Notify};
 
-use super::start::{MEMBER, REQUEST_TIMEOUT, apply};
+use super::start::{REQUEST_TIMEOUT, apply, member};
 use crate::{
     backups::{address, variables},
     data::{self, BackupProgress, JournalNote, Kept, KeptBackup, Restored},
+    failure::usage,
 };
 
 /// A journal in a store, and the bases that it begins with.
@@ -22,6 +23,8 @@ pub(crate) struct Source<'a> {
     pub(crate) url: &'a str,
     pub(crate) place: &'a Place,
     pub(crate) key: &'a Key,
+    /// Number of the server in its cluster, if the file system is one.
+    pub(crate) server: Option<u16>,
     /// Options that the directory keeps.
     pub(crate) kept: Kept,
 }
@@ -45,6 +48,8 @@ pub(crate) trait Watch {
 pub(crate) enum NoBase {
     #[error("there is no base of a server with a journal: nothing can be recovered")]
     None,
+    #[error("there is no base of server {0} with a journal: nothing can be recovered")]
+    OfServer(u16),
     #[error("no complete base leads to the end of the journal")]
     Leads,
 }
@@ -59,12 +64,23 @@ pub(crate) struct Recovered {
 }
 
 impl Source<'_> {
-    /// The bases of the one history that has a journal, the newest first.
+    /// The bases of the one history of this server that has a journal, the newest first.
     pub(crate) async fn bases(&self, history: Option<&str>) -> anyhow::Result<Vec<Base>> {
         let mut bases = self.place.bases(self.key, history).await?;
         bases.retain(|base| base.manifest.generation > 0);
+        let servers: BTreeSet<_> = bases.iter().filter_map(|base| base.manifest.server).collect();
+        if self.server.is_none() && !servers.is_empty() {
+            let servers: Vec<_> = servers.iter().map(u16::to_string).collect();
+            return Err(usage(format!(
+                "the journals are those of a cluster: choose one of its servers with --server ({})",
+                servers.join(", ")
+            )));
+        }
+        // The first server of a cluster may have been the only one of its file system.
+        let is_of = |base: &Base| base.manifest.server.unwrap_or_default();
+        bases.retain(|base| self.server.is_none_or(|server| is_of(base) == server));
         if bases.is_empty() {
-            return Err(NoBase::None.into());
+            return Err(self.server.map_or(NoBase::None, NoBase::OfServer).into());
         }
         Base::must_be_of_one_history(&bases)?;
         bases.reverse();
@@ -75,7 +91,8 @@ impl Source<'_> {
     pub(crate) fn journal(&self, base: &Base) -> anyhow::Result<Chain> {
         let place = Place::open_once(self.url, variables(), REQUEST_TIMEOUT)?;
         let ids = ids(base)?;
-        Ok(Chain::new(place, ids, MEMBER, self.key.clone(), REQUEST_TIMEOUT))
+        let member = member(base.manifest.server);
+        Ok(Chain::new(place, ids, member, self.key.clone(), REQUEST_TIMEOUT))
     }
 
     /// Makes a directory of the newest of these bases that leads to the end of their journal.
@@ -103,7 +120,7 @@ impl Source<'_> {
                 let backup = Some(KeptBackup { journal: true, ..backup });
                 Kept { backup, ..kept.clone() }.write(path)
             };
-            let restored = Restored::Successor(&mut complete);
+            let restored = Restored::Successor(&mut complete, self.server);
             let done = data::restore(path, self.key, restored, |folder| {
                 let (stopped, stop) = (RefCell::new(None), Notify::new());
                 let told = |done: ::backup::Progress| {

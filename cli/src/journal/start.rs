@@ -51,8 +51,12 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const STORE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause before a store that failed is read again.
 const READ_PAUSE: Duration = Duration::from_millis(500);
-/// Number of the only server of a file system, as a journal has it.
-pub(crate) const MEMBER: u32 = 0;
+
+/// Number of a server as its journal has it: that in its cluster, or 0 for the only one of its file
+/// system.
+pub(crate) fn member(server: Option<u16>) -> u32 {
+    server.unwrap_or_default().into()
+}
 
 /// A journal that was taken over, and the engine above it.
 pub(crate) struct Started {
@@ -60,6 +64,9 @@ pub(crate) struct Started {
     pub(crate) journaled: Arc<Journaled>,
     pub(crate) ship: Arc<Ship>,
     pub(crate) journal: Journal,
+    /// The directory has followed another server's journal, and the lease of that server was seen to
+    /// end: nobody serves with it any more.
+    pub(crate) succeeds: bool,
 }
 
 /// How a server takes its journal over.
@@ -123,7 +130,8 @@ fn on_this_thread(
 
     let position = engine.position();
     let random = Arc::new(SystemRandom::default());
-    let chain = Chain::new(place.clone(), (uuid, history), MEMBER, key, REQUEST_TIMEOUT);
+    let member = member(data.server());
+    let chain = Chain::new(place.clone(), (uuid, history), member, key, REQUEST_TIMEOUT);
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -146,7 +154,7 @@ fn on_this_thread(
         let failed = Mutex::new(None);
         let told = |trouble: Trouble<'_>| tell(&failed, &trouble);
         let tenure = Tenure::unbound(terms.lease);
-        let (owner, mut taken, begun) = loop {
+        let (owner, mut taken, begun, succeeds) = loop {
             let end = own(&chain, &mut note).await?;
             let ends_at = match terms.ends_at {
                 None if note.follows => lease_ended(&chain, end.number).await?,
@@ -174,7 +182,7 @@ fn on_this_thread(
             note.write(path)?;
             let fenced = fence(&chain, owner, &known, Times::default(), random.clone(), &told);
             match timeout(STORE_TIMEOUT, fenced).await {
-                Ok(Ok(taken)) => break (owner, taken, begun),
+                Ok(Ok(taken)) => break (owner, taken, begun, note.follows && ends_at.is_some()),
                 // A late segment of this directory, if its end is not another server's.
                 Ok(Err(Error::GoesOn { .. })) if ends_at.is_none() => {}
                 Ok(Err(error)) => return Err(error.into()),
@@ -218,9 +226,9 @@ fn on_this_thread(
         if phase == Phase::InForce {
             tenure.bind(begun);
         }
-        anyhow::Ok((taken.writer, phase, note, (tenure, begun)))
+        anyhow::Ok((taken.writer, (phase, succeeds), note, (tenure, begun)))
     };
-    let (writer, phase, note, (tenure, begun)) =
+    let (writer, (phase, succeeds), note, (tenure, begun)) =
         runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
     drop(runtime);
     data::drop_logs(path)?;
@@ -236,7 +244,7 @@ fn on_this_thread(
     let work = Work { ship: shipped, writer, follower, path, note, address, renewed: begun };
     let journal = Journal::start(work)?;
     let journaled = Arc::new(Journaled::new(Arc::clone(&engine), Arc::clone(&ship)));
-    Ok(Started { engine, journaled, ship, journal })
+    Ok(Started { engine, journaled, ship, journal, succeeds })
 }
 
 /// Sees that the chain is this directory's up to its end: it has had the newest generation, or has
@@ -305,7 +313,15 @@ async fn lease_ended(chain: &Chain, number: u64) -> anyhow::Result<Option<u64>> 
 /// to its history without serving it.
 pub(crate) fn must_own(path: &Path) -> anyhow::Result<()> {
     let Some(note) = JournalNote::read(path)? else { return Ok(()) };
-    connect::runtime()?.block_on(still_own(path, note, false)).map(drop)
+    look(path, note, false).map(drop)
+}
+
+/// Runs [`still_own`] on a thread of its own: the caller's may have a runtime.
+fn look(path: &Path, note: JournalNote, leaves: bool) -> anyhow::Result<JournalNote> {
+    let looked = thread::scope(|scope| {
+        scope.spawn(|| connect::runtime()?.block_on(still_own(path, note, leaves))).join()
+    });
+    looked.unwrap_or_else(|_| Err(anyhow!("the look at the journal was interrupted")))
 }
 
 /// Sees that the chain is still a directory's, which turns away from it and `leaves` it.
@@ -325,7 +341,8 @@ async fn still_own(
         let key = data::backup_key(path)?;
         let uuid = u128::from_str_radix(&note.uuid, 16).context("it names no file system")?;
         let place = Place::open_once(&url, backups::variables(), REQUEST_TIMEOUT)?;
-        let chain = Chain::new(place, (uuid, note.history), MEMBER, key, REQUEST_TIMEOUT);
+        let member = member(data::server_of(path));
+        let chain = Chain::new(place, (uuid, note.history), member, key, REQUEST_TIMEOUT);
         let end = own(&chain, &mut note).await?;
         if leaves { leave(&chain, &end, path, &mut note).await } else { Ok(()) }
     };
@@ -456,11 +473,7 @@ pub(crate) fn apply(engine: &RocksEngine, segment: Segment) -> anyhow::Result<()
 /// from now on is not in the chain.
 pub(crate) fn end(path: &Path) -> anyhow::Result<()> {
     let Some(note) = JournalNote::read(path)? else { return Ok(()) };
-    // On a thread of its own: the caller's may have a runtime.
-    let looked = thread::scope(|scope| {
-        scope.spawn(|| connect::runtime()?.block_on(still_own(path, note, true))).join()
-    });
-    looked.unwrap_or_else(|_| Err(anyhow!("the look at the journal was interrupted")))?;
+    look(path, note, true)?;
     data::drop_logs(path)?;
     if let Some(mut progress) = BackupProgress::read(path)? {
         progress.leave_current();

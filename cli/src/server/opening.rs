@@ -9,10 +9,11 @@ use std::{
 use anyhow::Context as _;
 use bench::Delayed;
 use client::{SystemClock, Tcp};
-use meta::{ClusterOptions, Limits, Offload, Server, ServerOptions};
+use meta::{ClusterOptions, Limits, Offload, Server, ServerOptions, Word};
 use store::{Engine, RocksConfig, RocksEngine};
 
 use super::{
+    Journaling, Left,
     ground::Ground,
     listen::bind,
     options::{CLUSTER_LEASE, Options, Role},
@@ -22,7 +23,7 @@ use crate::{
     certificates::Certificates,
     data::{DataDir, KeptBackup},
     failure::usage,
-    journal::{self, Journal, Ship, Started, Terms},
+    journal::{self, Started, Terms},
     memory,
     system::{self, SystemRandom},
 };
@@ -37,7 +38,7 @@ pub(super) fn open(
     ground: &Ground,
     options: &Options,
     beside: Besides,
-    left: Option<Arc<RocksEngine>>,
+    left: Option<Left>,
 ) -> anyhow::Result<Opened> {
     let Ground { data, blocks, address, certificates, .. } = ground;
     let (address, blocks) = (*address, blocks.clone());
@@ -48,23 +49,27 @@ pub(super) fn open(
         ..RocksConfig::default()
     };
     // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
-    let journal = options.kept.backup.as_ref().filter(|kept| kept.journal);
-    let (engine, journaled, journal) = match journal {
-        Some(kept) => {
-            let Started { engine, journaled, ship, journal } =
-                journal::start(data, &blocks, &store, &terms(kept, options, address))?;
-            (engine, journaled as Arc<dyn Engine>, Some((ship, journal)))
+    let kept = options.kept.backup.as_ref().filter(|kept| kept.journal);
+    let mut succeeds = false;
+    let Left { engine, journal } = match (left, kept) {
+        (Some(left), _) => left,
+        (None, Some(kept)) => {
+            let terms = terms(kept, options, address);
+            let started = journal::start(data, &blocks, &store, &terms)?;
+            succeeds = started.succeeds;
+            let Started { engine, journaled, ship, journal: thread, .. } = started;
+            Left { engine, journal: Some(Journaling { journaled, ship, thread }) }
         }
-        None => {
+        (None, None) => {
             journal::start::end(data.path())?;
-            let engine = match left {
-                Some(engine) => engine,
-                None => Arc::new(data.engine(&blocks, &store)?),
-            };
-            (Arc::clone(&engine), engine as Arc<dyn Engine>, None)
+            Left { engine: Arc::new(data.engine(&blocks, &store)?), journal: None }
         }
     };
-    let ship = journal.as_ref().map(|(ship, _)| Arc::clone(ship));
+    let journaled = match &journal {
+        Some(journal) => Arc::clone(&journal.journaled) as Arc<dyn Engine>,
+        None => Arc::clone(&engine) as Arc<dyn Engine>,
+    };
+    let ship = journal.as_ref().map(|journal| Arc::clone(&journal.ship));
     let shortest = ship.as_ref().map_or(Duration::ZERO, |_| journal::COMMIT_INTERVAL_MIN);
     let options = ServerOptions {
         address: options.advertise.clone().unwrap_or_else(|| address.to_string()),
@@ -79,7 +84,7 @@ pub(super) fn open(
         }),
         process: Arc::new(system::process_status),
         limits: limits(data, options),
-        cluster: cluster(data, options, (address, certificates))?,
+        cluster: cluster(data, options, (address, certificates), succeeds)?,
         backup: beside.backup,
         journal: ship.clone().map(|ship| ship as Arc<dyn meta::Journal>),
         audit: beside.audit.map(|audit| audit as Arc<dyn meta::Audit>),
@@ -112,7 +117,7 @@ pub(super) struct Besides {
 pub(super) struct Opened {
     pub(super) server: Server,
     pub(super) engine: Arc<RocksEngine>,
-    pub(super) journal: Option<(Arc<Ship>, Journal)>,
+    pub(super) journal: Option<Journaling>,
 }
 
 /// Returns how the server reaches the others of its cluster, if `data` and the options agree.
@@ -120,6 +125,7 @@ fn cluster(
     data: &DataDir,
     options: &Options,
     (address, certificates): (SocketAddr, &Certificates),
+    succeeds: bool,
 ) -> anyhow::Result<Option<ClusterOptions>> {
     let dir = data.path().display();
     let (coordinators, lease) = match (data.server(), &options.role) {
@@ -165,7 +171,8 @@ fn cluster(
         awake_or_not: Arc::new(system::since_boot),
         kept_all: data.ran_since_boot(),
         place: data.place(),
-        word: options.word,
+        // Nobody serves with the directory before: the lease of its journal has ended.
+        word: Word { replaces: options.word.replaces || succeeds, ..options.word },
     }))
 }
 

@@ -27,6 +27,7 @@ mod installed;
 mod journal;
 mod keys;
 mod locks;
+mod lost;
 mod machines;
 mod memory;
 mod mounted;

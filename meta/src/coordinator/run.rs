@@ -101,6 +101,10 @@ async fn ask(
     answered: &mut Option<Duration>,
     asked: Duration,
 ) -> Result<Duration, Lost> {
+    if shared.may_be_replaced() {
+        // To be heard from would keep the process out that has taken its place.
+        return Err(Lost);
+    }
     let beat = heartbeat_of(shared, cluster);
     let lease = if cluster.coordinates() {
         // The coordinator refuses its own server only when it cannot store.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use tokio::time::sleep;
 
 use crate::{
-    data::Kept,
+    data::{self, Kept},
     failure::usage,
-    server::{self, Options},
+    server::{self, Options, Role},
     serving::Serving,
     signals::Stop,
     standby::{self, Standby, Told, Turn},
@@ -22,15 +22,49 @@ pub(super) struct StandbyArgs {
     /// need the addresses of all of them.
     #[arg(long)]
     standby: bool,
-    /// With --standby: file with the key of the journal, as `pando backup key` prints it. Needed
-    /// until DIR has it.
-    #[arg(long, value_name = "FILE", requires = "standby")]
+    /// File with the key of the journal, as `pando backup key` prints it. Needed until DIR has it:
+    /// by a server with --standby, and by one that has joined a cluster, whose servers share it.
+    #[arg(long, value_name = "FILE")]
     journal_key: Option<PathBuf>,
+    /// With --standby: stand by for this server of a cluster. Each of its servers has a journal, and
+    /// standbys of its own. A DIR that has served or stood by before knows the number.
+    #[arg(long, value_name = "N", requires = "standby")]
+    server: Option<u16>,
 }
 
 impl StandbyArgs {
     pub(super) fn is_given(&self) -> bool {
         self.standby
+    }
+
+    /// Number of the server that DIR is, or stands by for; `None` for the only one of its file
+    /// system, and for one that has not joined yet.
+    pub(super) fn number(&self, data: &Path, kept: &Kept) -> anyhow::Result<Option<u16>> {
+        let known = data::server_of(data).or(kept.server);
+        if let (Some(given), Some(known)) = (self.server, known)
+            && given != known
+        {
+            let data = data.display();
+            return Err(usage(format!("{data} is that of server {known}, and not of {given}")));
+        }
+        Ok(self.server.or(known))
+    }
+
+    /// Has a directory without a key of its journal keep the one that was given.
+    pub(super) fn keep_key(&self, data: &Path, kept: &Kept) -> anyhow::Result<()> {
+        let has_journal = kept.backup.as_ref().is_some_and(|backup| backup.journal);
+        if !has_journal || !data::is_formatted(data) || data::has_backup_key(data) {
+            return Ok(());
+        }
+        match (&self.journal_key, data::server_of(data)) {
+            (Some(file), _) => data::keep_backup_key(data, &data::read_backup_key(file)?),
+            // With keys of their own no command could read all journals.
+            (None, Some(server)) if server > 0 => Err(usage(
+                "the first --journal of a server that has joined needs --journal-key FILE, with what \
+                 `pando backup key` prints at server 0: the journals of a cluster have one key",
+            )),
+            (None, Some(_) | None) => Ok(()),
+        }
     }
 
     /// The server that stands by, if it does, with what the directory keeps.
@@ -48,21 +82,27 @@ impl StandbyArgs {
             ));
         }
         let (data, url) = (data.to_owned(), backup.url.clone());
-        let (key, kept) = (self.journal_key.clone(), kept.clone());
-        Ok(Some(Standby { data, url, key, kept }))
+        let (key, server, kept) = (self.journal_key.clone(), kept.server, kept.clone());
+        Ok(Some(Standby { data, url, key, server, kept }))
     }
 
-    /// Starts the server, when it is its turn; nothing when it was told to stop before.
+    /// Starts the server, when it is its turn, in the role that the directory then has; nothing when
+    /// it was told to stop before.
     pub(super) async fn start(
         &self,
         data: &Path,
-        options: Options,
+        options: &Options,
+        role: impl Fn() -> Role,
         stop: &mut Stop,
     ) -> anyhow::Result<Option<Serving>> {
-        let Some(standby) = self.of(data, &options.kept)? else {
-            return Serving::start(data, options).map(Some);
+        let begin = |ends_at| {
+            let options = Options { ends_at, role: role(), ..options.clone() };
+            Serving::start(data, options)
         };
-        server::try_bind(&options)?;
+        let Some(standby) = self.of(data, &options.kept)? else {
+            return begin(None).map(Some);
+        };
+        server::try_bind(options)?;
         let (mut stood_by, mut told) = (false, Told::default());
         loop {
             let ends_at = match standby.until_its_turn(stop.asked()).await {
@@ -76,7 +116,7 @@ impl StandbyArgs {
                 Err(error) => return Err(error),
             };
             stood_by = true;
-            match Serving::start(data, Options { ends_at, ..options.clone() }) {
+            match begin(ends_at) {
                 // A directory without a journal does not stand by.
                 Err(error) if ends_at.is_some() && standby::stands_by_again(&error) => {
                     tracing::warn!(why = format!("{error:#}"), "standing by again");

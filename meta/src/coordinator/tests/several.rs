@@ -1,6 +1,9 @@
 //! Several servers in one thread, with pipes between them.
 
-use std::pin::{Pin, pin};
+use std::{
+    pin::{Pin, pin},
+    sync::atomic::AtomicBool,
+};
 
 use base::ShardId;
 use parking_lot::Mutex;
@@ -15,6 +18,7 @@ use wire::{Answer, PeerRead, Reply, RequestHeader, Stand};
 
 use super::*;
 use crate::{
+    Beside, Journal,
     cluster::{Visit, member::Member},
     coordinator::moves,
     driver::is_ours,
@@ -617,5 +621,43 @@ fn a_copy_elsewhere_waits_and_a_process_that_was_replaced_ends() {
         let bugs = crate::bugs::Planted::default();
         assert_eq!(hello.generation, 1);
         assert!(before.cluster().own.reaches(0, challenge, bugs).is_err());
+    });
+}
+
+/// A journal that another process may have taken over.
+struct Journaled;
+
+static MAY_SERVE: AtomicBool = AtomicBool::new(true);
+
+impl Beside for Journaled {
+    fn problem(&self) -> Option<String> {
+        None
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+impl Journal for Journaled {
+    fn may_serve(&self) -> bool {
+        MAY_SERVE.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_server_whose_journal_may_be_another_ones_is_not_heard() {
+    let options = |address: &str| ServerOptions {
+        journal: (address == ADDRESSES[1]).then(|| Arc::new(Journaled) as Arc<dyn Journal>),
+        ..two_cores(address)
+    };
+    run(options, 2, async |three| {
+        MAY_SERVE.store(false, Ordering::Relaxed);
+        tokio::time::sleep(LEASE * 2).await;
+        assert_eq!(three.serving(), [true, false, true]);
+        // Nobody has taken it over.
+        MAY_SERVE.store(true, Ordering::Relaxed);
+        three.settle().await;
+        assert_eq!(three.serving(), [true, true, true]);
     });
 }
