@@ -73,7 +73,7 @@ struct Journaling {
     thread: Journal,
 }
 
-/// What a run leaves to the one that follows in the same process.
+/// Parts of a run that go on in the one that follows in the same process.
 struct Left {
     engine: Arc<RocksEngine>,
     journal: Option<Journaling>,

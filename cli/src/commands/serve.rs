@@ -504,7 +504,7 @@ impl ClusterArgs {
         if address.starts_with("127.") || address.starts_with("localhost:") {
             tracing::warn!(address, "servers of this machine alone can join, and clients reach it");
         }
-        // What it writes must follow on the journal.
+        // Changes of the metadata must follow on the journal.
         must_own(data)?;
         DataDir::found_cluster(data, kept)
     }
@@ -593,7 +593,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 () = stop.asked() => bail!("interrupted"),
             }
         }
-        // It may be known only now.
+        // A join gives the number.
         kept.server = args.standby.number(&args.data, &kept)?;
         options.kept = kept.clone();
         args.standby.keep_key(&args.data, &kept)?;

@@ -171,7 +171,7 @@ fn cluster(
         awake_or_not: Arc::new(system::since_boot),
         kept_all: data.ran_since_boot(),
         place: data.place(),
-        // Nobody serves with the directory before: the lease of its journal has ended.
+        // No process serves in another place: the lease of the journal has ended.
         word: Word { replaces: options.word.replaces || succeeds, ..options.word },
     }))
 }

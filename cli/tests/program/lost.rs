@@ -21,7 +21,7 @@ use crate::harness::{Running, fail, folder, pando, pause, run, stderr, succeed, 
 struct Site {
     folder: TempDir,
     servers: u16,
-    /// That of the journals.
+    /// Lease of the journals.
     lease: &'static str,
     /// Ports that machines have had: those of server 0 are where the others look for it.
     addresses: RefCell<Vec<(u16, String)>>,
@@ -179,7 +179,6 @@ async fn make(client: &Client, round: &str, paths: &mut Vec<String>) {
             paths.push(path);
         }
     }
-    // Whoever was answered before a machine was lost may hear once that something is gone.
     if let Err(error) = client.sync().await {
         panic!("{round}: {error}");
     }
@@ -217,7 +216,7 @@ fn machines_of_a_cluster_are_lost_one_after_the_other_and_replaced() {
         block_on(async {
             // No call fails; what was stable is there.
             compare(&client, &paths).await;
-            // What was answered a moment ago is all that may be lost, and is told once.
+            // Changes that were answered a moment ago may be lost, and that is told once.
             let _ = client.sync().await;
             make(&client, &format!("round-{round}"), &mut paths).await;
         });

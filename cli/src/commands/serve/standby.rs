@@ -56,14 +56,16 @@ impl StandbyArgs {
         if !has_journal || !data::is_formatted(data) || data::has_backup_key(data) {
             return Ok(());
         }
-        match (&self.journal_key, data::server_of(data)) {
+        match (&self.journal_key, data::server_of(data).unwrap_or_default()) {
+            // All machines may be given the file, and the first one of them makes the key.
+            (Some(file), 0) if !file.exists() => Ok(()),
             (Some(file), _) => data::keep_backup_key(data, &data::read_backup_key(file)?),
             // With keys of their own no command could read all journals.
-            (None, Some(server)) if server > 0 => Err(usage(
+            (None, 1..) => Err(usage(
                 "the first --journal of a server that has joined needs --journal-key FILE, with what \
                  `pando backup key` prints at server 0: the journals of a cluster have one key",
             )),
-            (None, Some(_) | None) => Ok(()),
+            (None, 0) => Ok(()),
         }
     }
 

@@ -655,7 +655,7 @@ fn a_server_whose_journal_may_be_another_ones_is_not_heard() {
         MAY_SERVE.store(false, Ordering::Relaxed);
         tokio::time::sleep(LEASE * 2).await;
         assert_eq!(three.serving(), [true, false, true]);
-        // Nobody has taken it over.
+        // No process has taken the journal over.
         MAY_SERVE.store(true, Ordering::Relaxed);
         three.settle().await;
         assert_eq!(three.serving(), [true, true, true]);
