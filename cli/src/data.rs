@@ -541,6 +541,11 @@ impl DataDir {
         noted.is_some_and(|noted| this_run(&self.path).as_deref() == Some(noted.trim()))
     }
 
+    /// Whether a server has had a lease with this directory.
+    pub(crate) fn had_lease(&self) -> bool {
+        self.path.join(BOOT).exists()
+    }
+
     /// A server has a lease with this directory.
     pub(crate) fn note_boot(path: &Path) -> io::Result<()> {
         let Some(run) = this_run(path) else { return Ok(()) };

@@ -211,6 +211,8 @@ impl Stand<'_> {
                 let checked = self.block_on(check(&self.once, &SystemRandom::default()))?;
                 let context = || format!("cannot stand by for the journal at {}", self.shown());
                 let checked = checked.with_context(context);
+                // A file system of one server may have become a cluster.
+                let checked = checked.and_then(|()| self.bases());
                 is_trusted = self.or_wait(checked, &mut told)?.is_some();
                 continue;
             }
@@ -297,12 +299,21 @@ impl Stand<'_> {
         Ok(None)
     }
 
+    fn source<'a>(&'a self, place: &'a Place) -> Source<'a> {
+        let (url, key, server) = (self.url, &self.key, self.server);
+        Source { url, place, key, server, kept: self.kept.clone() }
+    }
+
+    /// Sees that there are bases of this server.
+    fn bases(&self) -> anyhow::Result<()> {
+        let place = backups::open_place(self.url)?;
+        self.block_on(self.source(&place).bases(None))?.map(drop)
+    }
+
     /// Makes the directory of the newest base and the journal.
     fn recover(&self) -> anyhow::Result<()> {
         let place = backups::open_place(self.url)?;
-        let kept = self.kept.clone();
-        let (url, key, server) = (self.url, &self.key, self.server);
-        let source = Source { url, place: &place, key, server, kept };
+        let source = self.source(&place);
         let bases = self.block_on(source.bases(None))??;
         let asked = Asked(self.stopped.clone());
         let Recovered { name, base, end } =

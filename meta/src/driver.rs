@@ -408,6 +408,7 @@ fn between_servers(
     if let Err(fault) = is_believed(shared, connection, request) {
         return finish(shared, incoming, reply, Err(fault));
     }
+    group.after.serves_servers = true;
     let mut txn = Txn::new(shared, group, Caller::SERVER, now);
     let done = match request {
         Request::Prepare(prepare) => {

@@ -598,7 +598,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         options.kept = kept.clone();
         args.standby.keep_key(&args.data, &kept)?;
         let role = || args.cluster.role(&args.data, &kept);
-        let started = args.standby.start(&args.data, &options, role, &mut stop).await?;
+        let as_told = (args.cluster.join.is_some(), &role);
+        let started = args.standby.start(&args.data, &options, as_told, &mut stop).await?;
         let Some(mut serving) = started else {
             return Ok(ExitCode::SUCCESS);
         };

@@ -37,6 +37,10 @@ pub(crate) struct JournalNote {
     /// nobody since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) follows: bool,
+    /// This directory has taken the journal over when the lease before it had ended, and the server
+    /// has had no lease of its cluster since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) succeeds: bool,
     /// A segment from which the journal can be read; 0: its first.
     pub(crate) segment: u64,
     /// The newest base of this directory, and the position that it covers; 0: none.

@@ -77,8 +77,9 @@ impl Source<'_> {
             )));
         }
         // The first server of a cluster may have been the only one of its file system.
-        let is_of = |base: &Base| base.manifest.server.unwrap_or_default();
-        bases.retain(|base| self.server.is_none_or(|server| is_of(base) == server));
+        let of_it = bases.iter().filter(|base| base.manifest.server == self.server);
+        let of_it: BTreeSet<_> = of_it.map(|base| base.manifest.history.clone()).collect();
+        bases.retain(|base| of_it.contains(&base.manifest.history));
         if bases.is_empty() {
             return Err(self.server.map_or(NoBase::None, NoBase::OfServer).into());
         }

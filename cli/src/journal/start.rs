@@ -194,6 +194,8 @@ fn on_this_thread(
             }
         };
         let writer = &mut taken.writer;
+        // A start before the others have heard of this directory says it again.
+        note.succeeds = succeeds || note.succeeds && !data.had_lease();
         (note.generation, note.asked, note.follows) = (owner.generation, Vec::new(), false);
         note.write(path)?;
         let end = writer.end();
@@ -226,9 +228,9 @@ fn on_this_thread(
         if phase == Phase::InForce {
             tenure.bind(begun);
         }
-        anyhow::Ok((taken.writer, (phase, succeeds), note, (tenure, begun)))
+        anyhow::Ok((taken.writer, phase, note, (tenure, begun)))
     };
-    let (writer, (phase, succeeds), note, (tenure, begun)) =
+    let (writer, phase, note, (tenure, begun)) =
         runtime.block_on(taken).map_err(|error| refused(error, url, path))?;
     drop(runtime);
     data::drop_logs(path)?;
@@ -240,7 +242,7 @@ fn on_this_thread(
     tracing::info!(generation = note.generation, segment = writer.end().number, ?phase, "journal");
     ship.noted.store(note.segment, Ordering::Release);
     let (path, shipped) = (path.to_owned(), Arc::clone(&ship));
-    let address = terms.address.clone();
+    let (address, succeeds) = (terms.address.clone(), note.succeeds);
     let work = Work { ship: shipped, writer, follower, path, note, address, renewed: begun };
     let journal = Journal::start(work)?;
     let journaled = Arc::new(Journaled::new(Arc::clone(&engine), Arc::clone(&ship)));

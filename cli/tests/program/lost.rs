@@ -315,4 +315,14 @@ fn a_file_system_with_a_journal_gets_servers_and_no_standby_takes_that_for_a_los
     let wrong = ["serve", "--data", text(&to), "--server", "0"];
     let said = fail(2, &[&wrong[..], &listen, &["--journal-lease", "10m"]].concat());
     assert!(said.contains("is that of server 1, and not of 0"), "{said}");
+    // A standby that could not serve does not wait for its turn.
+    let never = ["serve", "--data", "/nonexistent/pando", "--server", "0", "--join", &at];
+    let journal = ["--journal", text(&store), "--journal-lease", "10m"];
+    let said = fail(2, &[&never[..], &listen, &journal].concat());
+    assert!(said.contains("start its standbys without --join"), "{said}");
+    let alone = site.at("alone");
+    succeed(&["format", "--data", text(&alone)]);
+    let wrong = ["serve", "--data", text(&alone), "--server", "1"];
+    let said = fail(2, &[&wrong[..], &listen, &journal].concat());
+    assert!(said.contains("of one server, and not of server 1"), "{said}");
 }

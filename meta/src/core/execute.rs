@@ -445,6 +445,8 @@ impl Inner {
         }
         let tells_of_change = mem::take(&mut after.tells_of_change);
         let is_late = mem::take(&mut after.serves) && self.shared.is_late();
+        // Other servers may have heard of the process in its place.
+        let is_replaced = mem::take(&mut after.serves_servers) && self.shared.may_be_replaced();
         let is_strict = self.shared.options.durability == Durability::Strict;
         for (session, seq, answer) in after.answers.drain(..) {
             session.answered(seq, answer);
@@ -470,13 +472,17 @@ impl Inner {
             self.counts().answered(&self.shared.observed, &run.notes, times);
             run.notes.clear();
             touched.for_each(|(connection, start)| connection.discard(start));
-        } else if is_late {
+        } else if is_late || is_replaced {
             // Clients ask again, and find the stored answers here, or another process.
             run.notes.clear();
             let (to_servers, to_clients): (Vec<_>, Vec<_>) =
                 touched.partition(|(connection, _)| connection.peer().is_some());
-            to_servers.into_iter().for_each(|(connection, _)| connection.send());
-            to_clients.into_iter().for_each(|(connection, start)| connection.discard(start));
+            for (all, is_held) in [(to_servers, is_replaced), (to_clients, is_late)] {
+                all.into_iter().for_each(|(connection, start)| match is_held {
+                    true => connection.discard(start),
+                    false => connection.send(),
+                });
+            }
         } else if is_strict && (tells_of_change || !self.shared.sync.is_stable()) {
             let notes = mem::take(&mut run.notes);
             // Replies to other servers leave at once: those that must be stable first are promises,

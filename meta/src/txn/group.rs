@@ -118,6 +118,8 @@ pub(crate) struct After {
     pub(crate) tells_of_change: bool,
     /// Whether a session's answer is good only while the server may serve.
     pub(crate) serves: bool,
+    /// Whether an answer to another server is good only while no other process has the journal.
+    pub(crate) serves_servers: bool,
 }
 
 impl CommitGroup {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tokio::time::sleep;
 
 use crate::{
-    data::{self, Kept},
+    data::{self, JournalNote, Kept},
     failure::usage,
     server::{self, Options, Role},
     serving::Serving,
@@ -41,11 +41,21 @@ impl StandbyArgs {
     /// system, and for one that has not joined yet.
     pub(super) fn number(&self, data: &Path, kept: &Kept) -> anyhow::Result<Option<u16>> {
         let known = data::server_of(data).or(kept.server);
+        let followed = JournalNote::read(data)?.is_some_and(|note| note.follows);
+        let shown = data.display();
+        match self.server {
+            Some(0) if followed => {}
+            Some(server) if data::is_formatted(data) && data::server_of(data).is_none() => {
+                return Err(usage(format!(
+                    "{shown} is that of a file system of one server, and not of server {server}"
+                )));
+            }
+            Some(_) | None => {}
+        }
         if let (Some(given), Some(known)) = (self.server, known)
             && given != known
         {
-            let data = data.display();
-            return Err(usage(format!("{data} is that of server {known}, and not of {given}")));
+            return Err(usage(format!("{shown} is that of server {known}, and not of {given}")));
         }
         Ok(self.server.or(known))
     }
@@ -94,7 +104,7 @@ impl StandbyArgs {
         &self,
         data: &Path,
         options: &Options,
-        role: impl Fn() -> Role,
+        (joins, role): (bool, impl Fn() -> Role),
         stop: &mut Stop,
     ) -> anyhow::Result<Option<Serving>> {
         let begin = |ends_at| {
@@ -104,7 +114,18 @@ impl StandbyArgs {
         let Some(standby) = self.of(data, &options.kept)? else {
             return begin(None).map(Some);
         };
-        server::try_bind(options)?;
+        // A server that could not start must not take another one's journal.
+        match standby.server {
+            Some(server) => {
+                server::try_listen(options)?;
+                if server == 0 && joins {
+                    return Err(usage(
+                        "server 0 is the one that others join: start its standbys without --join",
+                    ));
+                }
+            }
+            None => drop(server::try_bind(options)?),
+        }
         let (mut stood_by, mut told) = (false, Told::default());
         loop {
             let ends_at = match standby.until_its_turn(stop.asked()).await {
