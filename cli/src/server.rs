@@ -85,14 +85,13 @@ pub(crate) fn start(data: DataDir, options: &Options) -> anyhow::Result<Running>
     let data = &ground.data;
     let trial = block_trial::run(&data.blocks()?)?;
     if options.kept.backup.is_some() {
-        let has_journal = options.kept.backup.as_ref().is_some_and(|kept| kept.journal);
-        backups::for_one_server(data.server(), has_journal)?;
+        backups::for_one_server(data.server(), options.kept.journal().is_some())?;
     }
     // A crash may have left it, and it keeps tables that compaction has replaced.
     if let Err(error) = data::end_copy(data.path()) {
         tracing::warn!(error = format!("{error:#}"), "an old copy for the backup is left");
     }
-    if let Some(kept) = options.kept.backup.as_ref().filter(|kept| kept.journal) {
+    if let Some(kept) = options.kept.journal() {
         journal::start::know_bases(data.path(), &kept.url)?;
     }
     let running = serve(ground, options, None)?;

@@ -219,9 +219,9 @@ pub(super) fn ambiguous(error: Error, what: &str) -> anyhow::Error {
 impl Now {
     fn run(&self) -> anyhow::Result<()> {
         let data = DataDir::open(&self.data)?;
-        let kept = data::Kept::read(&self.data)?.backup;
-        let has_journal = kept.as_ref().is_some_and(|kept| kept.journal);
-        backups::for_one_server(data.server(), has_journal)?;
+        let kept = data::Kept::read(&self.data)?;
+        backups::for_one_server(data.server(), kept.journal().is_some())?;
+        let kept = kept.backup;
         let holds_nothing = kept.is_none() && !data.has_local_blocks();
         let url = self.to.clone().or(kept.map(|kept| kept.url));
         let Some(url) = url else { return Err(usage("--to URL says where the backup goes")) };

@@ -90,6 +90,11 @@ impl Kept {
         self.cluster_lease_ms.map(Duration::from_millis)
     }
 
+    /// The backups, if they belong to a journal.
+    pub(crate) fn journal(&self) -> Option<&KeptBackup> {
+        self.backup.as_ref().filter(|backup| backup.journal)
+    }
+
     /// Returns what a directory keeps. Takes no lock.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Kept> {
         let file = path.join(FILE);

@@ -49,9 +49,8 @@ pub(super) fn open(
         ..RocksConfig::default()
     };
     // The engine opens before `cluster` looks: losses that it finds make `kept_all` false.
-    let kept = options.kept.backup.as_ref().filter(|kept| kept.journal);
     let mut succeeds = false;
-    let Left { engine, journal } = match (left, kept) {
+    let Left { engine, journal } = match (left, options.kept.journal()) {
         (Some(left), _) => left,
         (None, Some(kept)) => {
             let terms = terms(kept, options, address);

@@ -62,8 +62,7 @@ impl StandbyArgs {
 
     /// Has a directory without a key of its journal keep the one that was given.
     pub(super) fn keep_key(&self, data: &Path, kept: &Kept) -> anyhow::Result<()> {
-        let has_journal = kept.backup.as_ref().is_some_and(|backup| backup.journal);
-        if !has_journal || !data::is_formatted(data) || data::has_backup_key(data) {
+        if kept.journal().is_none() || !data::is_formatted(data) || data::has_backup_key(data) {
             return Ok(());
         }
         match (&self.journal_key, data::server_of(data).unwrap_or_default()) {
@@ -84,7 +83,7 @@ impl StandbyArgs {
         if !self.standby {
             return Ok(None);
         }
-        let Some(backup) = kept.backup.as_ref().filter(|backup| backup.journal) else {
+        let Some(backup) = kept.journal() else {
             return Err(usage("--standby needs --journal URL"));
         };
         if backup.journal_lease_ms == 0 {
