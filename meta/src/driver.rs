@@ -232,7 +232,7 @@ fn in_session(
                 let caller =
                     Caller { cred: &header.cred, session: Some(session), ..Caller::SERVER };
                 let mut txn = Txn::new(shared, group, caller, now).tells_of(dirs);
-                for seq in session.stores_long(header.seq) {
+                for seq in session.stores_long(header.seq, header.unanswered) {
                     txn.delete(key::answer(session.id, session::answer_slot(seq)));
                 }
                 answer_change(txn, incoming, reply, session, Reply::Applied(done));

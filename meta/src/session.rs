@@ -81,8 +81,9 @@ struct State {
     /// Whether the answers from before the restart were taken in.
     restored: bool,
     answers: Answers,
-    /// Requests with long answers that are stored since the start, oldest first.
-    long: VecDeque<Seq>,
+    /// Requests with long answers that are stored since the start, oldest first; each with the
+    /// lowest number that had no answer when it was sent.
+    long: VecDeque<(Seq, u64)>,
     /// Requests whose stored answers go with the answer to another one, which is not written yet.
     going: Vec<(Seq, Seq)>,
     /// Opens from before the restart whose answers the client may not have.
@@ -443,14 +444,20 @@ impl Session {
         state.answers.begin(seq.0)
     }
 
-    /// Notes that a long answer to `seq` is about to be stored. Returns earlier ones
-    /// that the client has had, and that need not be stored any more: slots of answers are used
-    /// again only after thousands of requests.
-    pub(crate) fn stores_long(&self, seq: Seq) -> Vec<Seq> {
+    /// Notes that a long answer to `seq` is about to be stored; all before `unanswered` were
+    /// answered when it was sent. Returns earlier ones that need not be stored any more: slots of
+    /// answers are used again only after thousands of requests.
+    ///
+    /// A client that comes back names the last answer that it has had, and one that is not stored
+    /// is taken for lost. So an answer stays until the client has had another one, to a request
+    /// that it sent later than it had the first.
+    pub(crate) fn stores_long(&self, seq: Seq, unanswered: Seq) -> Vec<Seq> {
         let mut state = self.state.lock();
         let State { answers, long, going, .. } = &mut *state;
         let mut gone = Vec::new();
-        while let Some(old) = long.front().copied().filter(|old| old.0 < answers.first) {
+        let had = long.iter().filter(|(seq, _)| seq.0 < answers.first);
+        let named_no_more = had.map(|(_, unanswered)| *unanswered).max().unwrap_or_default();
+        while let Some((old, _)) = long.front().copied().filter(|(old, _)| old.0 < named_no_more) {
             long.pop_front();
             // A newer request may have the slot.
             if answers.end() <= old.0 + REQUESTS_IN_FLIGHT_MAX {
@@ -458,7 +465,7 @@ impl Session {
                 gone.push(old);
             }
         }
-        long.push_back(seq);
+        long.push_back((seq, unanswered.0));
         gone
     }
 
@@ -694,20 +701,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn long_answers_go_when_the_client_has_had_them_and_their_slots_wait_for_that() {
         let session = session();
-        let long = |seq| session.stores_long(Seq(seq));
+        let asks = |seq, unanswered| {
+            assert!(matches!(begin(&session, seq, unanswered), Seen::New));
+            session.stores_long(Seq(seq), Seq(unanswered))
+        };
         let next = |old: u64| old + REQUESTS_IN_FLIGHT_MAX;
-        assert!(matches!(begin(&session, 1, 1), Seen::New) && long(1).is_empty());
+        assert_eq!(asks(1, 1), []);
         session.answered(Seq(1), Bytes::from_static(b"one"));
-        assert!(matches!(begin(&session, 2, 1), Seen::New) && long(2).is_empty(), "not heard");
-        assert!(matches!(begin(&session, 3, 2), Seen::New));
-        assert_eq!(long(3), [Seq(1)]);
+        assert_eq!(asks(2, 1), [], "not heard");
+        assert_eq!(asks(3, 3), [], "a client that comes back may name either");
+        assert_eq!(asks(4, 4), [Seq(1), Seq(2)]);
         // The slot of the first is free when the removal is written.
-        assert!(matches!(begin(&session, next(1), 3), Seen::Echo));
-        session.answered(Seq(3), Bytes::new());
-        assert!(matches!(begin(&session, next(1), 3), Seen::New));
-        // Another answer is in the slot of the second by then.
-        assert!(matches!(begin(&session, next(2), 4), Seen::New));
-        assert_eq!(long(next(2)), [Seq(3)]);
+        assert!(matches!(begin(&session, next(1), 4), Seen::Echo));
+        session.answered(Seq(4), Bytes::new());
+        assert!(matches!(begin(&session, next(1), 4), Seen::New));
+        // Another answer is in the slot of the third by then.
+        assert_eq!(asks(next(3), 5), []);
     }
 
     #[tokio::test(start_paused = true)]

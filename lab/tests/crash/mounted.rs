@@ -85,8 +85,8 @@ impl Load {
     pub(crate) fn end(mut self) -> u64 {
         drop(self.0.stdin.take());
         let output = self.0.wait_with_output().expect("it is ours");
-        assert!(output.status.success(), "a system call failed, or contents were others");
         let said = String::from_utf8(output.stdout).expect("it prints text");
+        assert!(output.status.success(), "a system call failed, or contents were others: {said}");
         let count = said.split_whitespace().next().and_then(|count| count.parse().ok());
         count.expect("it says how many operations")
     }

@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use base::{Account, Attr, Cred, FsError, SetAttr};
+use base::{Account, Attr, Cred, FsError, Seq, SetAttr};
 use store::{Batch, Engine as _};
 use wire::{
     AccountUse, Accounts, Answer, Apply, Create, DirRef, Granted, Held, HeldChange, HeldRequest,
@@ -271,6 +271,57 @@ async fn granted(client: &mut Client, above: &DirRef, text: &str) -> Option<DirR
     }
 }
 
+/// Sends a batch of changes of a granted directory that makes these files; how many it has made.
+async fn made_under(world: &World, mount: &mut Client, held: &DirRef, names: &[&str]) -> usize {
+    let cred = mount.cred.clone();
+    let change = |text: &&str| HeldChange {
+        cred: cred.clone(),
+        at: world.tick(),
+        ino: None,
+        request: HeldRequest::Create(Create {
+            dir: *held,
+            name: name(text),
+            kind: base::FileKind::File,
+            mode: 0o644,
+            rdev: 0,
+            exclusive: true,
+            open: None,
+        }),
+    };
+    let changes = names.iter().map(change).collect();
+    let at = Some(world.tick());
+    mount.stands_on.held = Some(Held { dir: Some(held.id), at, ino: None, wants: false });
+    match mount.ask(Request::Apply(Apply { dir: *held, changes })).await {
+        Answer::Done(Reply::Applied(applied)) => applied.done.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_taken_for_lost_when_a_server_stops_before_a_batch_is_answered() {
+    in_world(async |world: &mut World| {
+        let mut client = world.client().await;
+        let dir = shared(&mut client, "d").await;
+        let mut mount = Client::open(world, &Token::administrator(), true).await.unwrap();
+        let held = granted(&mut mount, &dir, "held").await.expect("there is room");
+        for text in ["a", "b"] {
+            assert_eq!(made_under(world, &mut mount, &held, &[text]).await, 1);
+        }
+        let had = mount.answered;
+        made_under(world, &mut mount, &held, &["c"]).await;
+        // The answer to the last one did not arrive.
+        mount.answered = had;
+        world.restart().await;
+        mount.stands_on.held = None;
+        mount.resume(world).await;
+        assert!(!mount.welcome.forgot);
+        // Two before it are stored no more: one of an earlier answer would be missed.
+        mount.answered = Seq(had.0 - 1);
+        mount.resume(world).await;
+        assert!(mount.welcome.forgot);
+    });
+}
+
 #[test]
 fn what_a_mount_has_answered_is_kept_beyond_a_limit_and_the_next_change_is_refused() {
     in_world(async |world: &mut World| {
@@ -282,27 +333,7 @@ fn what_a_mount_has_answered_is_kept_beyond_a_limit_and_the_next_change_is_refus
         let held = granted(&mut mount, &dir, "held").await.expect("there is room");
         limit(&mut client, "user.7.entries", "2").await.unwrap();
         assert_eq!(granted(&mut mount, &dir, "not").await, None, "there is too little room");
-        let change = |text: &str| HeldChange {
-            cred: user(7),
-            at: world.tick(),
-            ino: None,
-            request: HeldRequest::Create(Create {
-                dir: held,
-                name: name(text),
-                kind: base::FileKind::File,
-                mode: 0o644,
-                rdev: 0,
-                exclusive: true,
-                open: None,
-            }),
-        };
-        let changes = vec![change("a"), change("b"), change("c")];
-        mount.stands_on.held =
-            Some(Held { dir: Some(held.id), at: Some(world.tick()), ino: None, wants: false });
-        match mount.ask(Request::Apply(Apply { dir: held, changes })).await {
-            Answer::Done(Reply::Applied(applied)) => assert_eq!(applied.done.len(), 3),
-            other => panic!("{other:?}"),
-        }
+        assert_eq!(made_under(world, &mut mount, &held, &["a", "b", "c"]).await, 3);
         assert_eq!(used(&mut client, 7, 7).await, [(5, 0); 2]);
         mount.stands_on.held = None;
         match mount.get(Request::Recalls).await.unwrap() {
