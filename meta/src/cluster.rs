@@ -57,6 +57,9 @@ pub struct ClusterOptions {
     pub place: Place,
     /// The operator's word on the data directory.
     pub word: Word,
+    /// Whether the coordinator calls servers that it does not hear of: they may not know where it
+    /// is.
+    pub calls: bool,
 }
 
 /// The place of a process: the lock on its data directory lets no other process have the same.
@@ -87,6 +90,8 @@ pub(crate) struct Cluster {
     pub(crate) run: u64,
     pub(crate) options: ClusterOptions,
     map: RwLock<Arc<ClusterMap>>,
+    /// Where a coordinator has said that it is, that came to this server.
+    called_from: RwLock<Option<String>>,
     /// End of the lease, in milliseconds of [`Cluster::time`].
     lease_ends: AtomicU64,
     /// Start of the server, in milliseconds of [`Cluster::time`].
@@ -145,6 +150,7 @@ impl Cluster {
             heard: AtomicU64::new(0),
             options,
             map: RwLock::new(Arc::new(member.map.clone())),
+            called_from: RwLock::default(),
             lease_ends: AtomicU64::new(0),
             alone: AtomicBool::new(false),
             asks: Notify::new(),
@@ -213,13 +219,28 @@ impl Cluster {
         known.or_else(|| self.places(server).into_iter().next())
     }
 
-    /// Addresses where a server may be: those in the options for the coordinator, then the one in
-    /// the map. Any of them may be out of date.
+    /// Addresses where a server may be: for the coordinator those in the options and the one from
+    /// which it has called, and the one in the map. Any of them may be out of date.
     pub(crate) fn places(&self, server: u16) -> Vec<String> {
-        let told = if server == 0 { &self.options.coordinators[..] } else { &[] };
-        let map = self.map();
-        let known = map.address(server).map(str::to_owned).filter(|known| !told.contains(known));
-        told.iter().cloned().chain(known).collect()
+        let is_coordinator = server == 0;
+        let told = if is_coordinator { &self.options.coordinators[..] } else { &[] };
+        let called_from = self.called_from.read().clone().filter(|_| is_coordinator);
+        let mut places = told.to_vec();
+        for place in called_from.into_iter().chain(self.map().address(server).map(str::to_owned)) {
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        places
+    }
+
+    /// Notes where the coordinator says that it is, and asks it for a lease at once if this server
+    /// did not know of that place.
+    pub(crate) fn is_called_from(&self, address: &str) {
+        if !self.places(0).iter().any(|place| place == address) {
+            *self.called_from.write() = Some(address.to_owned());
+            self.asks.notify_one();
+        }
     }
 
     /// Number of the server that owns the shard of a key. What servers have for themselves is asked
@@ -348,10 +369,12 @@ impl Cluster {
         self.lease_ends.load(Ordering::Acquire) > 0
     }
 
-    /// The first message of this server to another, without a proof: it asks for a challenge.
-    pub(crate) fn hello(&self, to: u16) -> PeerHello {
+    /// The first message of this server, at `address`, to another, without a proof: it asks for a
+    /// challenge.
+    pub(crate) fn hello(&self, to: u16, address: &str) -> PeerHello {
         let (generation, knows) = (self.own.generation(), self.own.known(to));
-        PeerHello { from: self.me, run: self.run, generation, knows, proof: Bytes::new() }
+        let (from, run, address) = (self.me, self.run, address.to_owned());
+        PeerHello { from, run, generation, knows, address, proof: Bytes::new() }
     }
 
     /// The next challenge for a server that connects. No two are the same, neither in this run nor,
@@ -413,7 +436,14 @@ mod tests {
         let visit = Visit { uuid: 7, to: 1, challenge: 5, binding: Some([4; 32]) };
         let said = visit.prove(
             b"key",
-            PeerHello { from: 2, run: 99, generation: 3, knows: 4, proof: Bytes::new() },
+            PeerHello {
+                from: 2,
+                run: 99,
+                generation: 3,
+                knows: 4,
+                address: "c:1".to_owned(),
+                proof: Bytes::new(),
+            },
         );
         assert!(visit.is_proven(b"key", &said));
         assert!(!visit.is_proven(b"other", &said));
@@ -424,6 +454,8 @@ mod tests {
         assert!(!Visit { binding: None, ..visit }.is_proven(b"key", &said));
         assert!(!visit.is_proven(b"key", &PeerHello { generation: 4, ..said.clone() }));
         assert!(!visit.is_proven(b"key", &PeerHello { knows: 5, ..said.clone() }));
+        let elsewhere = "c:2".to_owned();
+        assert!(!visit.is_proven(b"key", &PeerHello { address: elsewhere, ..said.clone() }));
         assert!(!visit.is_proven(b"key", &PeerHello { from: 1, ..said }));
     }
 }

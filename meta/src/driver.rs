@@ -609,7 +609,12 @@ fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<
     {
         return Err(stranger());
     }
-    match cluster.own.meets(hello, shared.bugs) {
+    let met = cluster.own.meets(hello, shared.bugs);
+    // A server that has no generation yet lets nobody in, and must know where to ask for one.
+    if hello.from == 0 && matches!(met, Met::LetIn | Met::Later) {
+        cluster.is_called_from(&hello.address);
+    }
+    match met {
         Met::LetIn => {
             connection.is_of_peer(Peer {
                 server: hello.from,

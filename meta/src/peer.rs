@@ -141,7 +141,8 @@ async fn connected(shared: &Shared, server: u16, link: &Link) -> io::Result<()> 
     let open = timeout(DIAL_TIMEOUT, connecting).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let generation = open.generation;
     let is_newest = || !cluster.own.outdates(server, generation, shared.bugs);
-    talk(link, open, &Request::PeerHello(cluster.hello(server)), is_newest).await
+    talk(link, open, &Request::PeerHello(cluster.hello(server, &shared.options.address)), is_newest)
+        .await
 }
 
 /// Sends requests and hands answers on, until the connection ends, or its other end is outdated.

@@ -172,6 +172,7 @@ fn cluster(
         place: data.place(),
         // No process serves in another place: the lease of the journal has ended.
         word: Word { replaces: options.word.replaces || succeeds, ..options.word },
+        calls: true,
     }))
 }
 

@@ -23,7 +23,8 @@ struct Site {
     servers: u16,
     /// Lease of the journals.
     lease: &'static str,
-    /// Ports that machines have had: those of server 0 are where the others look for it.
+    /// Ports that machines have had. All that a machine or a client is told is the first of server
+    /// 0.
     addresses: RefCell<Vec<(u16, String)>>,
 }
 
@@ -56,10 +57,7 @@ impl Site {
         succeed(&[&of[..], &["--blocks", text(&contents)]].concat());
         fs::create_dir(site.at("store")).unwrap();
         fs::copy(data.join("admin.token"), site.at("token")).unwrap();
-        // Where its standby will be must be known to all from the start.
-        for _ in 0..2 {
-            site.address(0);
-        }
+        site.address(0);
         site
     }
 
@@ -109,8 +107,8 @@ impl Site {
         let joins = self.coordinators();
         let first = self.starts(self.at("first"), joins[0].clone(), ("serving ", &[]));
         fs::copy(self.at("first/backup.key"), self.at("key")).unwrap();
-        let (joins, token) = (joins.join(","), self.at("token"));
-        let join = ["--join", &joins, "--token-file", text(&token)];
+        let token = self.at("token");
+        let join = ["--join", &joins[0], "--token-file", text(&token)];
         let others = (1..self.servers).map(|server| {
             let data = self.at(&format!("member-{server}"));
             self.starts(data, self.address(server), ("serving ", &join))
@@ -122,12 +120,9 @@ impl Site {
 
     /// Starts a machine that stands by for a server.
     fn stands_by(&self, server: u16, name: &str) -> Machine {
-        let known = self.coordinators();
-        let (number, joins) = (server.to_string(), known.join(","));
-        // Of a machine that is lost, another one has the address.
-        let is_free = |address: &&String| TcpListener::bind(address).is_ok();
-        let free = known.iter().rev().find(is_free);
-        let address = if server == 0 { free.unwrap().clone() } else { self.address(server) };
+        let number = server.to_string();
+        let joins = self.coordinators().swap_remove(0);
+        let address = self.address(server);
         let of = ["--server", &number, "--join", &joins];
         let options = if server == 0 { &of[..2] } else { &of[..] };
         self.starts(self.at(name), address, ("standing by for ", options))
@@ -154,7 +149,8 @@ impl Site {
 
     fn client(&self) -> Client {
         let token = fs::read_to_string(self.at("token")).unwrap();
-        let config = Config::new(self.coordinators(), token.trim());
+        let first = self.coordinators().swap_remove(0);
+        let config = Config::new(vec![first], token.trim());
         block_on(Client::connect(config)).unwrap()
     }
 }

@@ -438,6 +438,7 @@ impl Host {
                 kept_all: self.inner.kept_all.get(),
                 place: self.place_of(),
                 word: self.inner.word.get(),
+                calls: false,
             }),
             offload: self.offload(),
             limits: Limits {

@@ -210,8 +210,13 @@ impl Generations {
         let wait = wait.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
         let since = waiting.since(server, run, now);
         if !wait.is_zero() && !bugs.has(Bug::GenerationNotAwaited) {
-            // A copy of the directory may be served elsewhere.
-            if let Some(heard) = before.heard.filter(|heard| *heard > since) {
+            // A copy of the directory may be served elsewhere. Where the process before is said to
+            // have ended, what it had asked by then may have been on its way for a while.
+            let on_its_way = match (life.replaces, before.heard) {
+                (true, Some(heard)) => before.until.saturating_duration_since(heard),
+                _ => Duration::ZERO,
+            };
+            if let Some(heard) = before.heard.filter(|heard| *heard > since + on_its_way) {
                 return Judged::Ends(is_served(server, before.address, now - heard));
             }
             // An old copy need not wait to hear that it is one, once nobody serves any more.
@@ -454,8 +459,15 @@ mod tests {
     #[test]
     fn a_copy_of_a_directory_that_is_served_is_refused_and_the_server_goes_on() {
         let mut world = World::begun();
-        for copy in [life("boot2 there"), Life { replaces: true, ..life("boot2 there") }] {
+        let replaces = Life { replaces: true, ..life("boot2 there") };
+        for (copy, on_its_way) in [(life("boot2 there"), 0), (replaces, 4)] {
             assert!(matches!(world.asks(2, &copy), Judged::Waits(_)));
+            // What was on its way when the process before had ended is no sign of it.
+            for _ in 0..on_its_way {
+                world.now += LEASE / 4;
+                world.beats();
+                assert!(matches!(world.asks(2, &copy), Judged::Waits(_)));
+            }
             world.now += LEASE / 4;
             world.beats();
             let Judged::Ends(why) = world.asks(2, &copy) else { panic!("it is not refused") };

@@ -39,7 +39,10 @@ pub(crate) async fn run(core: Core) {
             let tell = cluster.others().map(|server| {
                 tell(shared, coordinator, Link::new(shared, cluster, server), server)
             });
-            futures::future::join_all(tell).await;
+            let call = cluster.others().filter(|_| cluster.options.calls);
+            let call = call.map(|server| call_in(shared, cluster, coordinator, server));
+            let (tell, call) = (futures::future::join_all(tell), futures::future::join_all(call));
+            futures::join!(tell, call);
         }
     };
     tokio::join!(keep_lease(shared, cluster), go_alone(shared, cluster), tell);
@@ -130,6 +133,16 @@ async fn ask(
         std::future::pending::<()>().await;
     }
     Ok(given)
+}
+
+/// Comes to a server until that is heard of: what it knows of this one may be an address of a
+/// machine that is lost. The first message of a connection says where this one is.
+async fn call_in(shared: &Shared, cluster: &Cluster, coordinator: &Coordinator, server: u16) {
+    let mut link = Link::new(shared, cluster, server);
+    while !coordinator.has_heard_of(server) {
+        let _ = link.ask(Request::Ping).await;
+        tokio::time::sleep(cluster.options.lease / BEATS_A_LEASE).await;
+    }
 }
 
 /// Tells a server the events it lacks, whenever there are any.

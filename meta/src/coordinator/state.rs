@@ -159,6 +159,13 @@ impl Coordinator {
         self.state.lock().news.is_some()
     }
 
+    /// Whether `server` has asked for a lease in this run, or has left.
+    pub(super) fn has_heard_of(&self, server: u16) -> bool {
+        let state = self.state.lock();
+        let standing = state.leases.standing(server, Instant::now());
+        standing.is_some_and(|standing| standing.silent.is_some()) || state.roster.has_left(server)
+    }
+
     /// Version up to which `server` has the list.
     pub(super) fn has(&self, server: u16) -> u64 {
         self.state.lock().leases.has(server)

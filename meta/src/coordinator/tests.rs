@@ -77,6 +77,7 @@ fn member_options() -> ClusterOptions {
         kept_all: true,
         place: place("a:1"),
         word: Word::default(),
+        calls: false,
     }
 }
 

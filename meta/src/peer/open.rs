@@ -37,7 +37,7 @@ impl Open {
         address: &str,
     ) -> io::Result<Open> {
         let mut open = Open::dial(cluster.options.dial.as_ref(), address, server).await?;
-        let hello = cluster.hello(server);
+        let hello = cluster.hello(server, &shared.options.address);
         let challenge = match open.ask(&Request::PeerHello(hello.clone())).await? {
             Answer::Done(Reply::Challenge(challenge)) => challenge,
             other => return Err(io::Error::other(format!("not let in: {other:?}"))),

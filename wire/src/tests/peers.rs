@@ -123,6 +123,7 @@ pub(super) fn requests() -> Vec<Request> {
             run: 77,
             generation: 70_003,
             knows: 70_004,
+            address: "b:7420".to_owned(),
             proof: Bytes::from_static(&[7; 32]),
         }),
         Request::PeerRead(PeerRead {

@@ -134,6 +134,7 @@ impl World {
             kept_all: true,
             place: meta::Place::default(),
             word: meta::Word::default(),
+            calls: false,
         };
         let options = ServerOptions {
             durability: self.setup.durability,
