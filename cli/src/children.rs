@@ -8,6 +8,10 @@ use std::{
     fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,19 +22,28 @@ use tokio::{
     process::{ChildStdout, Command},
 };
 
+/// Beginning of the line with which a server says that it serves.
+pub(crate) const SERVING: &str = "serving ";
+/// Beginning of the line with which a server says that it stands by.
+pub(crate) const STANDING_BY: &str = "standing by for ";
+
 /// Program with the arguments to start it.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     /// For people.
     name: String,
     log: PathBuf,
-    /// Beginning of the line that says that the program works.
-    ready: &'static str,
+    /// Beginnings of the lines that say that the program works.
+    ready: &'static [&'static str],
     args: Vec<OsString>,
 }
 
 impl Program {
-    pub(crate) fn new(name: &str, log: &Path, ready: &'static str) -> anyhow::Result<Program> {
+    pub(crate) fn new(
+        name: &str,
+        log: &Path,
+        ready: &'static [&'static str],
+    ) -> anyhow::Result<Program> {
         let log = std::path::absolute(log)?;
         Ok(Program { name: name.to_owned(), log, ready, args: Vec::new() })
     }
@@ -43,6 +56,13 @@ impl Program {
     pub(crate) fn args<'a>(mut self, args: impl Iterator<Item = &'a str>) -> Program {
         self.args.extend(args.map(OsString::from));
         self
+    }
+
+    /// The value of an option that the program has.
+    fn value(&self, option: &str) -> String {
+        let at = self.args.iter().position(|arg| arg == option);
+        let value = at.and_then(|at| self.args.get(at + 1));
+        value.map_or_else(String::new, |value| value.to_string_lossy().into_owned())
     }
 
     /// Replaces the value of an option that the program has.
@@ -60,8 +80,10 @@ pub(crate) struct Child {
     process: tokio::process::Child,
     /// Process number, also after the process has ended.
     pid: u32,
-    /// Held, so that what it prints later has somewhere to go.
-    _said: BufReader<ChildStdout>,
+    /// Whether it stands by, and has not been seen to serve.
+    stands_by: bool,
+    /// Whether it has said that it serves.
+    serves: Arc<AtomicBool>,
     address: String,
     /// URL of the status page.
     page: Option<String>,
@@ -91,13 +113,19 @@ impl Child {
                 let status = process.wait().await?;
                 bail!("{} ended at once, {}", program.name, reason(status, &program.log, logged));
             }
-            if line.starts_with(program.ready) {
+            if program.ready.iter().any(|ready| line.starts_with(ready)) {
                 break line;
             }
         };
-        // `serving NAME at HOST:PORT, ...`
-        let address = line.rsplit_once(" at ").map_or("", |(_, rest)| rest);
-        let address = address.split(',').next().unwrap_or_default().trim().to_owned();
+        let stands_by = line.starts_with(STANDING_BY);
+        let address = if stands_by {
+            // The line says where the one is that it stands by for.
+            program.value("--listen")
+        } else {
+            // `serving NAME at HOST:PORT, ...`
+            let address = line.rsplit_once(" at ").map_or("", |(_, rest)| rest);
+            address.split(',').next().unwrap_or_default().trim().to_owned()
+        };
         let page = line.split_once("status page ").map(|(_, page)| page.trim().to_owned());
         // The child must be found at the same address when it is started again.
         program.with("--listen", &address);
@@ -105,7 +133,10 @@ impl Child {
             program.with("--http", page.rsplit('/').next().unwrap_or(page));
         }
         let pid = process.id().unwrap_or_default();
-        Ok(Child { program, process, pid, _said: said, address, page, told: false })
+        let serves = Arc::new(AtomicBool::new(!stands_by));
+        // Until it ends: what it prints must have somewhere to go.
+        tokio::spawn(listen(said, Arc::clone(&serves)));
+        Ok(Child { program, process, pid, stands_by, serves, address, page, told: false })
     }
 
     /// Starts the program as [`Child::start`] does, in place of a process that has ended. When the
@@ -114,6 +145,19 @@ impl Child {
         self.told = false;
         *self = Child::start(self.program.clone()).await?;
         Ok(())
+    }
+
+    /// Adds an option to the next start.
+    pub(crate) fn starts_again_with(&mut self, option: &str, value: &str) {
+        if self.program.value(option).is_empty() {
+            self.program.args.extend([option, value].map(OsString::from));
+        }
+    }
+
+    /// Whether it stood by, and has begun to serve; says so once.
+    pub(crate) fn has_taken_over(&mut self) -> bool {
+        let serves = self.serves.load(Ordering::Relaxed);
+        serves && std::mem::take(&mut self.stands_by)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -160,6 +204,17 @@ impl Child {
         }
         self.process.kill().await?;
         bail!("{} did not end within {} s and was killed", self.program.name, timeout.as_secs())
+    }
+}
+
+/// Reads what a process prints, until it ends.
+async fn listen(mut said: BufReader<ChildStdout>, serves: Arc<AtomicBool>) {
+    let mut line = String::new();
+    while said.read_line(&mut line).await.is_ok_and(|len| len > 0) {
+        if line.starts_with(SERVING) {
+            serves.store(true, Ordering::Relaxed);
+        }
+        line.clear();
     }
 }
 

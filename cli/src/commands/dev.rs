@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::TcpListener,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -13,7 +14,7 @@ use clap::value_parser;
 
 use super::{format, serve};
 use crate::{
-    children::{Child, Program},
+    children::{Child, Program, SERVING, STANDING_BY},
     connect::{self, Credentials, TlsArgs},
     data,
     failure::usage,
@@ -23,6 +24,12 @@ use crate::{
 };
 
 const TOKEN: &str = "admin.token";
+/// The key of the journals, beside the servers.
+const KEY: &str = "backup.key";
+/// Contents of files where servers have standbys, which need them as well.
+const CONTENTS: &str = "contents";
+/// How long a server may say nothing to its journal before a standby takes its place.
+const JOURNAL_LEASE: &str = "3s";
 const LISTEN: &str = "127.0.0.1:7420";
 /// How often it is seen whether a process has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -41,6 +48,10 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// more, where those that are new have no shards yet (`pando server balance`). Any other DIR is
 /// refused. The command prints addresses, status pages and process ids: kill a server
 /// to see how the cluster copes.
+///
+/// With --journal and --standbys, machines may be lost: remove a server's directory, kill it, and see
+/// a standby take its place. With --restart the lost one comes back as another standby. DIR/backup.key
+/// is the key of the journals. Give both options at each start.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number of servers.
@@ -56,6 +67,15 @@ pub(crate) struct Args {
     /// Shard of a new directory, when the cluster is made.
     #[arg(long, value_enum, default_value_t = format::Locality::Directory)]
     locality: format::Locality,
+    /// Each server keeps a journal there: a directory that is there, or the URL of an object store.
+    /// A new DIR has the contents of files in DIR/contents then, and not with each server.
+    #[arg(long, value_name = "DIR|URL")]
+    journal: Option<String>,
+    /// Number of standbys of each server, with data in DIR/server-I-standby-K. They take the ports
+    /// after the servers, those of server 0 first.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "journal")]
+    #[arg(value_parser = value_parser!(u16).range(0..=8))]
+    standbys: u16,
     /// Mount the file system there as well.
     #[arg(long, value_name = "MOUNTPOINT")]
     mount: Option<PathBuf>,
@@ -83,7 +103,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
-        let mut cluster = Cluster { args, servers: Vec::new(), mount: None };
+        let mut cluster = Cluster { args, servers: Vec::new(), standbys: Vec::new(), mount: None };
         let served = tokio::select! {
             served = cluster.serve() => served,
             () = stop.asked() => Ok(()),
@@ -98,7 +118,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 struct Cluster<'a> {
     args: &'a Args,
     servers: Vec<Child>,
+    /// In the order of their servers.
+    standbys: Vec<Child>,
     mount: Option<Child>,
+}
+
+/// A machine that the processes play: it serves one server, or stands by for it.
+#[derive(Clone, Copy)]
+struct Machine {
+    server: u16,
+    /// Number of the standby, from 1; 0: the machine is the server's first.
+    standby: u16,
+}
+
+impl Machine {
+    fn name(self) -> String {
+        match self.standby {
+            0 => format!("server {}", self.server),
+            number => format!("standby {number} of server {}", self.server),
+        }
+    }
+
+    /// Name of its data directory, and the beginning of that of its log.
+    fn folder(self) -> String {
+        match self.standby {
+            0 => format!("server-{}", self.server),
+            number => format!("server-{}-standby-{number}", self.server),
+        }
+    }
 }
 
 impl Cluster<'_> {
@@ -106,15 +153,27 @@ impl Cluster<'_> {
     async fn serve(&mut self) -> anyhow::Result<()> {
         self.prepare()?;
         for server in 0..self.args.servers {
-            let program = self.server(server)?;
-            self.servers.push(Child::start(program).await?);
+            let program = self.program(Machine { server, standby: 0 })?;
+            let mut child = Child::start(program).await?;
+            if self.stands_by_number() {
+                // The server has joined; without a directory it is to stand by.
+                child.starts_again_with("--server", &server.to_string());
+            }
+            self.servers.push(child);
+            self.keep_key(server)?;
+        }
+        for server in 0..self.args.servers {
+            for standby in 1..=self.args.standbys {
+                let program = self.program(Machine { server, standby })?;
+                self.standbys.push(Child::start(program).await?);
+            }
         }
         self.ready().await?;
         if let Some(mountpoint) = &self.args.mount {
             fs::create_dir_all(mountpoint)
                 .with_context(|| format!("cannot make {}", mountpoint.display()))?;
             let program =
-                Program::new("the mount", &self.args.dir.join("mount.log"), "mounted at ")?
+                Program::new("the mount", &self.args.dir.join("mount.log"), &["mounted at "])?
                     .arg("mount")
                     .arg(self.addresses())
                     .arg(mountpoint)
@@ -132,12 +191,38 @@ impl Cluster<'_> {
         self.args.dir.join(TOKEN)
     }
 
-    fn data(&self, server: u16) -> PathBuf {
-        self.args.dir.join(format!("server-{server}"))
+    fn data(&self, machine: Machine) -> PathBuf {
+        self.args.dir.join(machine.folder())
     }
 
     fn addresses(&self) -> String {
-        self.servers.iter().map(Child::address).collect::<Vec<_>>().join(",")
+        let all = self.servers.iter().chain(&self.standbys);
+        all.map(Child::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Number of machines.
+    fn machines(&self) -> u16 {
+        self.args.servers.saturating_mul(1 + self.args.standbys)
+    }
+
+    /// Whether machines are told for which server they stand by.
+    fn stands_by_number(&self) -> bool {
+        self.args.standbys > 0 && self.args.servers > 1
+    }
+
+    /// Whether a server has joined: its directory says so, or it has had standbys.
+    fn has_joined(&self, server: u16) -> bool {
+        let of = |standby| self.data(Machine { server, standby });
+        data::is_formatted(&of(0)) || (1..=self.args.standbys).any(|standby| of(standby).exists())
+    }
+
+    /// Puts the key of the journals, which server 0 has made, beside the servers.
+    fn keep_key(&self, server: u16) -> anyhow::Result<()> {
+        let (made, key) = (self.args.dir.join("server-0").join(KEY), self.args.dir.join(KEY));
+        if server == 0 && self.args.journal.is_some() && !key.exists() {
+            fs::copy(&made, &key).with_context(|| format!("cannot write {}", key.display()))?;
+        }
+        Ok(())
     }
 
     /// Formats what is not there yet.
@@ -149,59 +234,105 @@ impl Cluster<'_> {
             "{} is the data directory of a server; give `pando dev` another --dir",
             dir.display()
         );
+        let of = |server| self.data(Machine { server, standby: 0 });
         ensure!(
-            !data::is_formatted(&self.data(servers)),
+            !data::is_formatted(&of(servers)),
             "{} holds a cluster of more than {servers} servers: give their number with --servers",
             dir.display()
         );
-        let first = self.data(0);
+        let first = of(0);
+        if dir.join(KEY).exists() {
+            // The journal has the file system, also where this machine was lost.
+            ensure!(
+                self.args.journal.is_some(),
+                "{} holds a cluster with journals: say with --journal where they are",
+                dir.display()
+            );
+            return Ok(());
+        }
         if !data::is_formatted(&first) {
             holds_nothing_else(dir)?;
             let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
-            format::of_servers(&first, name, servers, self.args.locality)?;
+            let contents = self.args.journal.as_ref().map(|_| dir.join(CONTENTS));
+            let contents = contents.map(std::path::absolute).transpose()?;
+            let contents = contents.map(|it| it.to_string_lossy().into_owned());
+            format::of_servers(&first, name, servers, (self.args.locality, contents))?;
         }
         copy_token(&first.join(TOKEN), &self.token())
     }
 
-    /// How a server is started.
-    fn server(&self, server: u16) -> anyhow::Result<Program> {
-        let log = self.args.dir.join(format!("server-{server}.log"));
-        let program = Program::new(&format!("server {server}"), &log, "serving ")?
+    /// How a machine is started.
+    fn program(&self, machine: Machine) -> anyhow::Result<Program> {
+        let Machine { server, standby } = machine;
+        let args = self.args;
+        let log = args.dir.join(machine.folder() + ".log");
+        let at = match standby {
+            0 => server,
+            number => args.servers + server * args.standbys + number - 1,
+        };
+        let program = Program::new(&machine.name(), &log, &[SERVING, STANDING_BY])?
             .arg("serve")
             .arg("--with-parent")
             .arg("--data")
-            .arg(self.data(server))
+            .arg(self.data(machine))
             .arg("--listen")
-            .arg(server::port_after(&self.args.listen, server)?)
+            .arg(self.address(at)?)
             .arg("--cores")
-            .arg(self.args.cores.to_string())
-            .args(self.args.tls.then_some("--tls").into_iter())
-            .args(self.args.serve_options.split_whitespace());
-        let program = if self.args.serve_options.contains("--memory") {
+            .arg(args.cores.to_string())
+            .args(args.tls.then_some("--tls").into_iter())
+            .args(args.serve_options.split_whitespace());
+        let program = if args.serve_options.contains("--memory") {
             program
         } else {
-            let memory = self.args.memory.share(self.args.servers.into()).map_err(usage)?;
+            let memory = args.memory.share(self.machines().into()).map_err(usage)?;
             program.arg("--memory").arg(memory.to_string())
         };
-        let program = if self.args.serve_options.contains("--http") {
+        let program = if args.serve_options.contains("--http") {
             program
         } else {
-            let page = self.args.servers + server;
-            program.arg("--http").arg(server::port_after(&self.args.listen, page)?)
+            let page = self.machines() + at;
+            program.arg("--http").arg(server::port_after(&args.listen, page)?)
         };
+        let program = self.with_journal(program, machine);
         Ok(match self.servers.first() {
-            None if self.args.servers == 1 => program,
-            None => {
-                let lease =
-                    humantime::format_duration(self.args.lease).to_string().replace(' ', "");
-                program.arg("--coordinator").arg("--cluster-lease").arg(lease)
+            _ if args.servers == 1 => program,
+            Some(coordinator) if server > 0 => {
+                let program = program.arg("--join").arg(coordinator.address());
+                program.arg("--token-file").arg(self.token())
             }
-            Some(coordinator) => program
-                .arg("--join")
-                .arg(coordinator.address())
-                .arg("--token-file")
-                .arg(self.token()),
+            None | Some(_) => {
+                let lease = humantime::format_duration(args.lease).to_string().replace(' ', "");
+                // Standbys are told by the journal that they are.
+                let role = (args.standbys == 0).then_some("--coordinator");
+                program.args(role.into_iter()).arg("--cluster-lease").arg(lease)
+            }
         })
+    }
+
+    fn with_journal(&self, program: Program, Machine { server, standby }: Machine) -> Program {
+        let Some(journal) = &self.args.journal else { return program };
+        let program = program.arg("--journal").arg(journal);
+        let program = program.arg("--journal-key").arg(self.args.dir.join(KEY));
+        if self.args.standbys == 0 {
+            return program;
+        }
+        let program = program.args(["--standby", "--journal-lease", JOURNAL_LEASE].into_iter());
+        let has_joined = server == 0 || standby > 0 || self.has_joined(server);
+        if self.stands_by_number() && has_joined {
+            program.arg("--server").arg(server.to_string())
+        } else {
+            program
+        }
+    }
+
+    /// Where the machine with this number listens. Standbys must know that before they do.
+    fn address(&self, number: u16) -> anyhow::Result<String> {
+        let address = server::port_after(&self.args.listen, number)?;
+        if self.args.standbys == 0 || !address.ends_with(":0") {
+            return Ok(address);
+        }
+        let free = TcpListener::bind(&address).and_then(|listener| listener.local_addr());
+        Ok(free.with_context(|| format!("cannot listen on {address}"))?.to_string())
     }
 
     /// Returns when all servers have leases.
@@ -211,7 +342,9 @@ impl Cluster<'_> {
         let all = async {
             loop {
                 // Anew each time: who came before the cluster was complete is to come again.
-                let servers = vec![self.servers[0].address().to_owned()];
+                let of_first = self.standbys.iter().take(self.args.standbys.into());
+                let machines = self.servers.iter().take(1).chain(of_first);
+                let servers = machines.map(|machine| machine.address().to_owned()).collect();
                 let config = connect::config(servers, credentials.clone(), "pando dev");
                 let client = connect::connect_incomplete(config).await?;
                 let status = client.cluster().await?;
@@ -229,7 +362,7 @@ impl Cluster<'_> {
 
     fn announce(&self) -> anyhow::Result<()> {
         let mut text = String::new();
-        for child in &self.servers {
+        for child in self.servers.iter().chain(&self.standbys) {
             let (page, process) = (child.page(), child.process());
             text += &format!("{} at {}, {page}{process}\n", child.name(), child.address());
         }
@@ -251,7 +384,11 @@ impl Cluster<'_> {
     async fn watch(&mut self) -> anyhow::Result<()> {
         loop {
             tokio::time::sleep(LOOK_PERIOD).await;
-            for child in self.servers.iter_mut().chain(&mut self.mount) {
+            let servers = self.servers.iter_mut().chain(&mut self.standbys);
+            for child in servers.chain(&mut self.mount) {
+                if child.has_taken_over() {
+                    say(&format!("{} serves now", child.name()));
+                }
                 let Some(end) = child.ended()? else { continue };
                 say(&format!("{} has ended: {end}", child.name()));
                 if self.args.restart {
@@ -275,10 +412,10 @@ impl Cluster<'_> {
         if let Some(mount) = self.mount {
             mount.stop(STOP_TIMEOUT).await?;
         }
-        for child in &self.servers {
-            child.terminate();
-        }
-        for child in self.servers {
+        // Standbys first, or they would take over.
+        let machines = || self.standbys.iter().chain(&self.servers);
+        machines().for_each(Child::terminate);
+        for child in self.standbys.into_iter().chain(self.servers) {
             child.stop(STOP_TIMEOUT).await?;
         }
         Ok(())

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Makes a file system in `data` with nothing chosen.
 pub(crate) fn by_default(data: &path::Path) -> anyhow::Result<()> {
-    of_servers(data, None, 1, Locality::Directory)
+    of_servers(data, None, 1, (Locality::Directory, None))
 }
 
 /// Formats as [`by_default`] does, for this number of servers and with these places of directories.
@@ -97,13 +97,13 @@ pub(super) fn of_servers(
     data: &path::Path,
     name: Option<String>,
     servers: u16,
-    locality: Locality,
+    (locality, blocks): (Locality, Option<String>),
 ) -> anyhow::Result<()> {
     let choices = Choices {
         shards: SHARDS.max(servers),
         servers,
         name,
-        blocks: None,
+        blocks,
         inline_max: SMALL_BYTES_DEFAULT,
         compression: Compression::None,
         locality,

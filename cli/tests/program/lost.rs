@@ -3,15 +3,16 @@
 use std::{
     cell::RefCell,
     fs,
+    io::{BufRead as _, BufReader},
     net::TcpListener,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use client::{Client, Config};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -321,4 +322,59 @@ fn a_file_system_with_a_journal_gets_servers_and_no_standby_takes_that_for_a_los
     let wrong = ["serve", "--data", text(&alone), "--server", "1"];
     let said = fail(2, &[&wrong[..], &listen, &journal].concat());
     assert!(said.contains("of one server, and not of server 1"), "{said}");
+}
+
+#[test]
+fn dev_runs_standbys_and_a_machine_that_was_lost_comes_back_as_one() {
+    let folder = folder();
+    let (dir, store) = (folder.path().join("dev"), folder.path().join("store"));
+    fs::create_dir(&store).unwrap();
+    let of = ["dev", "--dir", text(&dir), "--servers", "2", "--listen", "127.0.0.1:0"];
+    let journal = ["--journal", text(&store), "--standbys", "1", "--cores", "1"];
+    let command = || pando(&[&of[..], &journal, &["--lease", "500ms"]].concat());
+    let start = || {
+        let mut process = command().stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let lines: Vec<_> =
+            said.by_ref().take_while(|line| !line.starts_with("serving ")).collect();
+        (process, said, lines)
+    };
+    let stop = |mut process: Child| {
+        kill_process(Pid::from_child(&process), Signal::TERM).unwrap();
+        assert_eq!(process.wait().unwrap().code(), Some(0));
+    };
+    let about = |lines: &[String], name: &str| {
+        let line = lines.iter().find(|line| line.starts_with(&format!("{name} at ")));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in {lines:?}"));
+        let (_, rest) = line.split_once(" at ").unwrap();
+        let (_, pid) = line.split_once("pid ").unwrap();
+        let pid = pid.split(',').next().unwrap().parse().unwrap();
+        (rest.split(',').next().unwrap().to_owned(), Pid::from_raw(pid).unwrap())
+    };
+    let connect = |addresses: Vec<String>| {
+        let token = fs::read_to_string(dir.join("admin.token")).unwrap();
+        block_on(Client::connect(Config::new(addresses, token.trim()))).unwrap()
+    };
+    let (process, mut said, lines) = start();
+    let (address, pid) = about(&lines, "server 0");
+    about(&lines, "standby 1 of server 1");
+    let (client, mut paths) = (connect(vec![address]), Vec::new());
+    block_on(make(&client, "before", &mut paths));
+    kill_process(pid, Signal::KILL).unwrap();
+    said.find(|line| line.starts_with("server 0 has ended")).unwrap();
+    said.find(|line| line.starts_with("standby 1 of server 0 serves now")).unwrap();
+    block_on(compare(&client, &paths));
+    block_on(client.close()).unwrap();
+    stop(process);
+
+    // Of the machines of server 0 only the one is left that has taken over.
+    fs::remove_dir_all(dir.join("server-0")).unwrap();
+    let (process, _said, lines) = start();
+    let machines = ["server 0", "standby 1 of server 0"];
+    let client = connect(machines.map(|name| about(&lines, name).0).to_vec());
+    block_on(compare(&client, &paths));
+    block_on(client.close()).unwrap();
+    stop(process);
+    let said = stderr(&pando(&of[..7]).output().unwrap());
+    assert!(said.contains("say with --journal where they are"), "{said}");
 }

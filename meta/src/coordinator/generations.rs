@@ -462,7 +462,7 @@ mod tests {
         let replaces = Life { replaces: true, ..life("boot2 there") };
         for (copy, on_its_way) in [(life("boot2 there"), 0), (replaces, 4)] {
             assert!(matches!(world.asks(2, &copy), Judged::Waits(_)));
-            // What was on its way when the process before had ended is no sign of it.
+            // Heartbeats that were on their way when the process before ended are no sign of it.
             for _ in 0..on_its_way {
                 world.now += LEASE / 4;
                 world.beats();

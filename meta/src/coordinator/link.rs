@@ -77,8 +77,10 @@ impl Link<'_> {
             let turn = turn.checked_rem(places.len()).ok_or(io::ErrorKind::NotFound)?;
             // Count a miss, unless the server is reached.
             self.misses = self.misses.wrapping_add(1);
-            self.open =
-                Some(Open::connect(self.shared, self.cluster, self.server, &places[turn]).await?);
+            let (shared, cluster) = (self.shared, self.cluster);
+            // Seldom, and large.
+            let connecting = Box::pin(Open::connect(shared, cluster, self.server, &places[turn]));
+            self.open = Some(connecting.await?);
             self.misses = self.misses.wrapping_sub(1);
         }
         self.open.as_mut().expect("it was just opened").ask(request).await

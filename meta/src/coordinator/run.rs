@@ -42,7 +42,7 @@ pub(crate) async fn run(core: Core) {
             let call = cluster.others().filter(|_| cluster.options.calls);
             let call = call.map(|server| call_in(shared, cluster, coordinator, server));
             let (tell, call) = (futures::future::join_all(tell), futures::future::join_all(call));
-            futures::join!(tell, call);
+            Box::pin(async { futures::join!(tell, call) }).await;
         }
     };
     tokio::join!(keep_lease(shared, cluster), go_alone(shared, cluster), tell);

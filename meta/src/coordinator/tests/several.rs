@@ -444,7 +444,7 @@ fn a_coordinator_that_begins_elsewhere_calls_the_others() {
         three.start_told(0, "calls:1", &[]);
         three.settle().await;
         assert_eq!(three.serving(), [true; 2]);
-        // It does so again after a restart, although its own map names the new place.
+        // Also after a restart, although the coordinator's own map names the new place then.
         three.kill(0);
         three.start_told(0, "calls:1", &[]);
         three.start(2);
