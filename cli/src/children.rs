@@ -160,6 +160,11 @@ impl Child {
         serves && std::mem::take(&mut self.stands_by)
     }
 
+    /// Whether it stood by when it was last asked.
+    pub(crate) fn stands_by(&self) -> bool {
+        self.stands_by
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.program.name
     }

@@ -57,8 +57,9 @@ pub struct ClusterOptions {
     pub place: Place,
     /// The operator's word on the data directory.
     pub word: Word,
-    /// Whether the coordinator calls servers that it does not hear of: they may not know where it
-    /// is.
+    /// Whether this server may be in another place than the others know, and no copy of its
+    /// directory is served elsewhere: it says where it is, and as the coordinator it calls those
+    /// that it does not hear of.
     pub calls: bool,
 }
 
@@ -235,9 +236,12 @@ impl Cluster {
     }
 
     /// Notes where the coordinator says that it is, and asks it for a lease at once if this server
-    /// did not know of that place.
+    /// did not know of that place. A server that has a lease knows where to ask.
     pub(crate) fn is_called_from(&self, address: &str) {
-        if !self.places(0).iter().any(|place| place == address) {
+        if !address.is_empty()
+            && !self.has_lease()
+            && !self.places(0).iter().any(|place| place == address)
+        {
             *self.called_from.write() = Some(address.to_owned());
             self.asks.notify_one();
         }
@@ -373,7 +377,8 @@ impl Cluster {
     /// challenge.
     pub(crate) fn hello(&self, to: u16, address: &str) -> PeerHello {
         let (generation, knows) = (self.own.generation(), self.own.known(to));
-        let (from, run, address) = (self.me, self.run, address.to_owned());
+        let (from, run) = (self.me, self.run);
+        let address = if self.options.calls { address.to_owned() } else { String::new() };
         PeerHello { from, run, generation, knows, address, proof: Bytes::new() }
     }
 

@@ -31,7 +31,8 @@ codec! {
         pub generation: u64,
         /// Newest generation of the asked server that the asking one knows; 0: none.
         pub knows: u64,
-        /// Address of the asking server (`HOST:PORT`).
+        /// Address of the asking server (`HOST:PORT`), where it may be another one than the asked
+        /// server knows; else empty.
         pub address: String,
         /// HMAC-SHA-256, under the file system's signing key, of [`PeerHello::proven`]; or nothing.
         pub proof: Bytes,
@@ -534,7 +535,7 @@ impl PeerHello {
         text.extend_from_slice(&self.knows.to_le_bytes());
         text.extend_from_slice(&to.to_le_bytes());
         text.extend_from_slice(&challenge.to_le_bytes());
-        // The last one, so its length need not be said.
+        text.extend_from_slice(&(self.address.len() as u64).to_le_bytes());
         text.extend_from_slice(self.address.as_bytes());
         text
     }

@@ -103,7 +103,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     connect::runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
-        let mut cluster = Cluster { args, servers: Vec::new(), standbys: Vec::new(), mount: None };
+        let mut cluster =
+            Cluster { args, addresses: Vec::new(), children: Vec::new(), mount: None };
         let served = tokio::select! {
             served = cluster.serve() => served,
             () = stop.asked() => Ok(()),
@@ -117,14 +118,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The processes that were started.
 struct Cluster<'a> {
     args: &'a Args,
-    servers: Vec<Child>,
-    /// In the order of their servers.
-    standbys: Vec<Child>,
+    /// Where machines listen, by their numbers.
+    addresses: Vec<String>,
+    /// Servers first, then standbys, once all have been started.
+    children: Vec<(Machine, Child)>,
     mount: Option<Child>,
 }
 
 /// A machine that the processes play: it serves one server, or stands by for it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Machine {
     server: u16,
     /// Number of the standby, from 1; 0: the machine is the server's first.
@@ -148,26 +150,34 @@ impl Machine {
     }
 }
 
+/// The machine whose data directory has this name.
+fn of_folder(name: &str) -> Option<Machine> {
+    let rest = name.strip_prefix("server-")?;
+    let (server, standby) = match rest.split_once("-standby-") {
+        Some((server, number)) => (server, number.parse().ok().filter(|number| *number > 0)?),
+        None => (rest, 0),
+    };
+    Some(Machine { server: server.parse().ok()?, standby })
+}
+
 impl Cluster<'_> {
     /// Starts everything, and sees to it until something fails.
     async fn serve(&mut self) -> anyhow::Result<()> {
         self.prepare()?;
+        self.choose_addresses()?;
+        // First those that have served: the others would take their places.
+        let mut others = Vec::new();
         for server in 0..self.args.servers {
-            let program = self.program(Machine { server, standby: 0 })?;
-            let mut child = Child::start(program).await?;
-            if self.stands_by_number() {
-                // The server has joined; without a directory it is to stand by.
-                child.starts_again_with("--server", &server.to_string());
-            }
-            self.servers.push(child);
+            let mut all: Vec<_> = self.machines_of(server).collect();
+            let owner = all.iter().position(|machine| self.has_served(*machine));
+            self.start(all.remove(owner.unwrap_or_default())).await?;
             self.keep_key(server)?;
+            others.extend(all);
         }
-        for server in 0..self.args.servers {
-            for standby in 1..=self.args.standbys {
-                let program = self.program(Machine { server, standby })?;
-                self.standbys.push(Child::start(program).await?);
-            }
+        for machine in others {
+            self.start(machine).await?;
         }
+        self.children.sort_by_key(|(machine, _)| (machine.standby > 0, machine.server));
         self.ready().await?;
         if let Some(mountpoint) = &self.args.mount {
             fs::create_dir_all(mountpoint)
@@ -196,8 +206,12 @@ impl Cluster<'_> {
     }
 
     fn addresses(&self) -> String {
-        let all = self.servers.iter().chain(&self.standbys);
-        all.map(Child::address).collect::<Vec<_>>().join(",")
+        let addresses = self.children.iter().map(|(_, child)| child.address());
+        addresses.collect::<Vec<_>>().join(",")
+    }
+
+    fn machines_of(&self, server: u16) -> impl Iterator<Item = Machine> + use<> {
+        (0..=self.args.standbys).map(move |standby| Machine { server, standby })
     }
 
     /// Number of machines.
@@ -205,24 +219,89 @@ impl Cluster<'_> {
         self.args.servers.saturating_mul(1 + self.args.standbys)
     }
 
+    /// Number of a machine: the servers come first.
+    fn number(&self, Machine { server, standby }: Machine) -> u16 {
+        match standby {
+            0 => server,
+            number => self.args.servers + server * self.args.standbys + number - 1,
+        }
+    }
+
+    /// Chooses where each machine listens. Standbys, and who looks for them, must know that before
+    /// they do.
+    fn choose_addresses(&mut self) -> anyhow::Result<()> {
+        // Held until all are chosen, so that no two are the same.
+        let mut held = Vec::new();
+        for number in 0..self.machines() {
+            let address = server::port_after(&self.args.listen, number)?;
+            let address = if self.args.standbys > 0 && address.ends_with(":0") {
+                let free = TcpListener::bind(&address);
+                let free = free.with_context(|| format!("cannot listen on {address}"))?;
+                let address = free.local_addr()?.to_string();
+                held.push(free);
+                address
+            } else {
+                address
+            };
+            self.addresses.push(address);
+        }
+        Ok(())
+    }
+
+    /// Starts a machine.
+    async fn start(&mut self, machine: Machine) -> anyhow::Result<()> {
+        let mut child = within(Child::start(self.program(machine)?), &machine.name()).await?;
+        if self.stands_by_number() {
+            // The server has joined; without a directory it is to stand by.
+            child.starts_again_with("--server", &machine.server.to_string());
+        }
+        self.children.push((machine, child));
+        Ok(())
+    }
+
     /// Whether machines are told for which server they stand by.
     fn stands_by_number(&self) -> bool {
         self.args.standbys > 0 && self.args.servers > 1
     }
 
+    /// Whether a machine is the one that has served last, as far as it knows.
+    fn has_served(&self, machine: Machine) -> bool {
+        let data = self.data(machine);
+        let note = data::JournalNote::read(&data).ok().flatten();
+        data::is_formatted(&data) && note.is_none_or(|note| !note.follows)
+    }
+
+    /// The machines that have directories, whatever the options say.
+    fn found(&self) -> anyhow::Result<Vec<Machine>> {
+        let dir = &self.args.dir;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+            let entry = entry?;
+            let machine = entry.file_name().to_str().and_then(of_folder);
+            found.extend(machine.filter(|_| entry.path().is_dir()));
+        }
+        Ok(found)
+    }
+
     /// Whether a server has joined: its directory says so, or it has had standbys.
     fn has_joined(&self, server: u16) -> bool {
-        let of = |standby| self.data(Machine { server, standby });
-        data::is_formatted(&of(0)) || (1..=self.args.standbys).any(|standby| of(standby).exists())
+        let mut machines = self.machines_of(server);
+        machines.any(|machine| {
+            let data = self.data(machine);
+            if machine.standby > 0 { data.exists() } else { data::is_formatted(&data) }
+        })
     }
 
     /// Puts the key of the journals, which server 0 has made, beside the servers.
     fn keep_key(&self, server: u16) -> anyhow::Result<()> {
-        let (made, key) = (self.args.dir.join("server-0").join(KEY), self.args.dir.join(KEY));
-        if server == 0 && self.args.journal.is_some() && !key.exists() {
-            fs::copy(&made, &key).with_context(|| format!("cannot write {}", key.display()))?;
+        let (dir, key) = (&self.args.dir, self.args.dir.join(KEY));
+        if server > 0 || self.args.journal.is_none() || key.exists() {
+            return Ok(());
         }
-        Ok(())
+        let (made, new) =
+            (self.data(Machine { server, standby: 0 }).join(KEY), dir.join("key.new"));
+        let copied = fs::copy(&made, &new).and_then(|_| fs::rename(&new, &key));
+        copied.with_context(|| format!("cannot write {}", key.display()))
     }
 
     /// Formats what is not there yet.
@@ -234,13 +313,26 @@ impl Cluster<'_> {
             "{} is the data directory of a server; give `pando dev` another --dir",
             dir.display()
         );
-        let of = |server| self.data(Machine { server, standby: 0 });
+        let found = self.found()?;
+        let formatted = |machine: &&Machine| data::is_formatted(&self.data(**machine));
         ensure!(
-            !data::is_formatted(&of(servers)),
+            !found.iter().filter(formatted).any(|machine| machine.server >= servers),
             "{} holds a cluster of more than {servers} servers: give their number with --servers",
             dir.display()
         );
-        let first = of(0);
+        let standbys = found.iter().map(|machine| machine.standby).max().unwrap_or_default();
+        ensure!(
+            standbys <= self.args.standbys,
+            "{} holds a cluster whose servers have {standbys} standbys: say so with --standbys",
+            dir.display()
+        );
+        let first = self.data(Machine { server: 0, standby: 0 });
+        let was_alone = data::is_formatted(&first) && data::server_of(&first).is_none();
+        ensure!(
+            !(was_alone && self.stands_by_number()),
+            "{} holds one server: start it once as a cluster, with --standbys 0",
+            dir.display()
+        );
         if dir.join(KEY).exists() {
             // The journal has the file system, also where this machine was lost.
             ensure!(
@@ -248,10 +340,11 @@ impl Cluster<'_> {
                 "{} holds a cluster with journals: say with --journal where they are",
                 dir.display()
             );
-            return Ok(());
+            let token = first.join(TOKEN);
+            return if token.exists() { copy_token(&token, &self.token()) } else { Ok(()) };
         }
         if !data::is_formatted(&first) {
-            holds_nothing_else(dir)?;
+            holds_nothing_else(dir, self.args.journal.as_deref())?;
             let name = dir.file_name().map(|name| name.to_string_lossy().into_owned());
             let contents = self.args.journal.as_ref().map(|_| dir.join(CONTENTS));
             let contents = contents.map(std::path::absolute).transpose()?;
@@ -263,20 +356,16 @@ impl Cluster<'_> {
 
     /// How a machine is started.
     fn program(&self, machine: Machine) -> anyhow::Result<Program> {
-        let Machine { server, standby } = machine;
         let args = self.args;
         let log = args.dir.join(machine.folder() + ".log");
-        let at = match standby {
-            0 => server,
-            number => args.servers + server * args.standbys + number - 1,
-        };
+        let number = self.number(machine);
         let program = Program::new(&machine.name(), &log, &[SERVING, STANDING_BY])?
             .arg("serve")
             .arg("--with-parent")
             .arg("--data")
             .arg(self.data(machine))
             .arg("--listen")
-            .arg(self.address(at)?)
+            .arg(&self.addresses[usize::from(number)])
             .arg("--cores")
             .arg(args.cores.to_string())
             .args(args.tls.then_some("--tls").into_iter())
@@ -290,23 +379,31 @@ impl Cluster<'_> {
         let program = if args.serve_options.contains("--http") {
             program
         } else {
-            let page = self.machines() + at;
+            let page = self.machines() + number;
             program.arg("--http").arg(server::port_after(&args.listen, page)?)
         };
         let program = self.with_journal(program, machine);
-        Ok(match self.servers.first() {
-            _ if args.servers == 1 => program,
-            Some(coordinator) if server > 0 => {
-                let program = program.arg("--join").arg(coordinator.address());
-                program.arg("--token-file").arg(self.token())
-            }
-            None | Some(_) => {
-                let lease = humantime::format_duration(args.lease).to_string().replace(' ', "");
-                // Standbys are told by the journal that they are.
-                let role = (args.standbys == 0).then_some("--coordinator");
-                program.args(role.into_iter()).arg("--cluster-lease").arg(lease)
-            }
-        })
+        if args.servers == 1 {
+            return Ok(program);
+        }
+        if machine.server > 0 {
+            let program = program.arg("--join").arg(self.coordinators());
+            return Ok(program.arg("--token-file").arg(self.token()));
+        }
+        let lease = humantime::format_duration(args.lease).to_string().replace(' ', "");
+        // Standbys are told by the journal that they are.
+        let role = (args.standbys == 0).then_some("--coordinator");
+        Ok(program.args(role.into_iter()).arg("--cluster-lease").arg(lease))
+    }
+
+    /// Addresses where server 0 may be: of a machine that has been started as it said.
+    fn coordinators(&self) -> String {
+        let address = |machine| {
+            let started = self.children.iter().find(|(started, _)| *started == machine);
+            let chosen = &self.addresses[usize::from(self.number(machine))];
+            started.map_or_else(|| chosen.clone(), |(_, child)| child.address().to_owned())
+        };
+        self.machines_of(0).map(address).collect::<Vec<_>>().join(",")
     }
 
     fn with_journal(&self, program: Program, Machine { server, standby }: Machine) -> Program {
@@ -325,16 +422,6 @@ impl Cluster<'_> {
         }
     }
 
-    /// Where the machine with this number listens. Standbys must know that before they do.
-    fn address(&self, number: u16) -> anyhow::Result<String> {
-        let address = server::port_after(&self.args.listen, number)?;
-        if self.args.standbys == 0 || !address.ends_with(":0") {
-            return Ok(address);
-        }
-        let free = TcpListener::bind(&address).and_then(|listener| listener.local_addr());
-        Ok(free.with_context(|| format!("cannot listen on {address}"))?.to_string())
-    }
-
     /// Returns when all servers have leases.
     async fn ready(&self) -> anyhow::Result<()> {
         let tls = TlsArgs { tls: self.args.tls, ..TlsArgs::default() };
@@ -342,9 +429,7 @@ impl Cluster<'_> {
         let all = async {
             loop {
                 // Anew each time: who came before the cluster was complete is to come again.
-                let of_first = self.standbys.iter().take(self.args.standbys.into());
-                let machines = self.servers.iter().take(1).chain(of_first);
-                let servers = machines.map(|machine| machine.address().to_owned()).collect();
+                let servers = self.coordinators().split(',').map(str::to_owned).collect();
                 let config = connect::config(servers, credentials.clone(), "pando dev");
                 let client = connect::connect_incomplete(config).await?;
                 let status = client.cluster().await?;
@@ -362,14 +447,16 @@ impl Cluster<'_> {
 
     fn announce(&self) -> anyhow::Result<()> {
         let mut text = String::new();
-        for child in self.servers.iter().chain(&self.standbys) {
+        for (_, child) in &self.children {
             let (page, process) = (child.page(), child.process());
-            text += &format!("{} at {}, {page}{process}\n", child.name(), child.address());
+            let stands_by = if child.stands_by() { "stands by, " } else { "" };
+            let (name, address) = (child.name(), child.address());
+            text += &format!("{name} at {address}, {stands_by}{page}{process}\n");
         }
         if let (Some(mount), Some(mountpoint)) = (&self.mount, &self.args.mount) {
             text += &format!("mounted at {}, {}\n", mountpoint.display(), mount.process());
         }
-        let (servers, token) = (self.servers.len(), self.token());
+        let (servers, token) = (self.args.servers, self.token());
         let noun = if servers == 1 { "server" } else { "servers" };
         text += &format!(
             "serving {servers} {noun} at {} with token {}{}\n",
@@ -384,7 +471,7 @@ impl Cluster<'_> {
     async fn watch(&mut self) -> anyhow::Result<()> {
         loop {
             tokio::time::sleep(LOOK_PERIOD).await;
-            let servers = self.servers.iter_mut().chain(&mut self.standbys);
+            let servers = self.children.iter_mut().map(|(_, child)| child);
             for child in servers.chain(&mut self.mount) {
                 if child.has_taken_over() {
                     say(&format!("{} serves now", child.name()));
@@ -392,7 +479,8 @@ impl Cluster<'_> {
                 let Some(end) = child.ended()? else { continue };
                 say(&format!("{} has ended: {end}", child.name()));
                 if self.args.restart {
-                    match child.start_again().await {
+                    let name = child.name().to_owned();
+                    match within(child.start_again(), &name).await {
                         Ok(()) => {
                             let (name, process) = (child.name(), child.process());
                             say(&format!("{name} was started again, {process}"));
@@ -413,13 +501,21 @@ impl Cluster<'_> {
             mount.stop(STOP_TIMEOUT).await?;
         }
         // Standbys first, or they would take over.
-        let machines = || self.standbys.iter().chain(&self.servers);
-        machines().for_each(Child::terminate);
-        for child in self.standbys.into_iter().chain(self.servers) {
+        self.children.iter().rev().for_each(|(_, child)| child.terminate());
+        for (_, child) in self.children {
             child.stop(STOP_TIMEOUT).await?;
         }
         Ok(())
     }
+}
+
+/// Waits for a start, but not for ever: where nothing can be recovered, a standby waits.
+async fn within<T>(
+    start: impl Future<Output = anyhow::Result<T>>,
+    name: &str,
+) -> anyhow::Result<T> {
+    let started = tokio::time::timeout(READY_TIMEOUT, start).await;
+    started.with_context(|| format!("{name} does not say that it works: see its log"))?
 }
 
 /// Tells what has happened. Whoever started this may not listen any more; the cluster goes on.
@@ -431,12 +527,14 @@ fn say(text: &str) {
 
 /// Sees that a directory without a cluster has nothing but what an earlier attempt to make one may
 /// have left.
-fn holds_nothing_else(dir: &Path) -> anyhow::Result<()> {
+fn holds_nothing_else(dir: &Path, journal: Option<&str>) -> anyhow::Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let name = entry?.file_name();
         let ours = name.to_str().is_some_and(|name| name.starts_with("server-"));
+        let of_journal = journal
+            .is_some_and(|journal| name == CONTENTS || dir.join(&name) == Path::new(journal));
         ensure!(
-            ours || name == "lost+found",
+            ours || of_journal || name == "lost+found",
             "{} holds no cluster, and is not empty: it holds {}",
             dir.display(),
             name.display()

@@ -83,7 +83,7 @@ pub(super) fn open(
         }),
         process: Arc::new(system::process_status),
         limits: limits(data, options),
-        cluster: cluster(data, options, (address, certificates), succeeds)?,
+        cluster: cluster(data, options, (address, certificates), (ship.is_some(), succeeds))?,
         backup: beside.backup,
         journal: ship.clone().map(|ship| ship as Arc<dyn meta::Journal>),
         audit: beside.audit.map(|audit| audit as Arc<dyn meta::Audit>),
@@ -124,7 +124,7 @@ fn cluster(
     data: &DataDir,
     options: &Options,
     (address, certificates): (SocketAddr, &Certificates),
-    succeeds: bool,
+    (has_journal, succeeds): (bool, bool),
 ) -> anyhow::Result<Option<ClusterOptions>> {
     let dir = data.path().display();
     let (coordinators, lease) = match (data.server(), &options.role) {
@@ -172,7 +172,8 @@ fn cluster(
         place: data.place(),
         // No process serves in another place: the lease of the journal has ended.
         word: Word { replaces: options.word.replaces || succeeds, ..options.word },
-        calls: true,
+        // The journal has one owner, also where directories were copied.
+        calls: has_journal,
     }))
 }
 

@@ -58,7 +58,9 @@ impl Link<'_> {
         match answer {
             Answer::Done(reply) => Ok(reply),
             Answer::Refused(reason) => {
-                tracing::warn!(server = self.server, reason, "refused by another server");
+                if self.distrust.due().is_some() {
+                    tracing::warn!(server = self.server, reason, "refused by another server");
+                }
                 self.open = None;
                 Err(Lost)
             }
@@ -68,6 +70,11 @@ impl Link<'_> {
             | Answer::Noted(_)
             | Answer::Granted(_) => Err(Lost),
         }
+    }
+
+    /// Has the next request open another connection.
+    pub(crate) fn close(&mut self) {
+        self.open = None;
     }
 
     async fn try_ask(&mut self, request: &Request) -> io::Result<Answer> {

@@ -141,6 +141,7 @@ async fn call_in(shared: &Shared, cluster: &Cluster, coordinator: &Coordinator, 
     let mut link = Link::new(shared, cluster, server);
     while !coordinator.has_heard_of(server) {
         let _ = link.ask(Request::Ping).await;
+        link.close();
         tokio::time::sleep(cluster.options.lease / BEATS_A_LEASE).await;
     }
 }

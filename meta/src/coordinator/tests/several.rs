@@ -441,6 +441,7 @@ fn a_coordinator_that_begins_elsewhere_calls_the_others() {
     in_cluster(async |three| {
         three.kill(2);
         three.kill(0);
+        tokio::time::sleep(LEASE).await;
         three.start_told(0, "calls:1", &[]);
         three.settle().await;
         assert_eq!(three.serving(), [true; 2]);
@@ -487,7 +488,11 @@ fn a_coordinator_that_is_elsewhere_is_found_by_who_was_told_of_both_places() {
         three.settle().await;
         assert_eq!(three.node(1).cluster().map().servers[0], "elsewhere:1");
         assert!(three.node(1).cluster().has_lease());
-        // The other server hears of it with the first announcement.
+        // The other server looks at the old address; it must be restarted.
+        assert_eq!(three.node(2).cluster().map().servers[0], "a:1");
+        three.kill(2);
+        three.start_told(2, "c:1", &["elsewhere:1"]);
+        three.settle().await;
         assert_eq!(three.serving(), [true; 3]);
         // From now on the new address is in the map that both servers have.
         for server in [1, 2] {
