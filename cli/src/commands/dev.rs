@@ -323,7 +323,7 @@ impl Cluster<'_> {
         let standbys = found.iter().map(|machine| machine.standby).max().unwrap_or_default();
         ensure!(
             standbys <= self.args.standbys,
-            "{} holds a cluster whose servers have {standbys} standbys: say so with --standbys",
+            "the servers in {} have standbys: give --journal, and --standbys {standbys} or more",
             dir.display()
         );
         let first = self.data(Machine { server: 0, standby: 0 });

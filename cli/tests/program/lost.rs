@@ -376,5 +376,5 @@ fn dev_runs_standbys_and_a_machine_that_was_lost_comes_back_as_one() {
     block_on(client.close()).unwrap();
     stop(process);
     let said = stderr(&pando(&of[..7]).output().unwrap());
-    assert!(said.contains("say with --journal where they are"), "{said}");
+    assert!(said.contains("give --journal, and --standbys 1 or more"), "{said}");
 }
