@@ -169,7 +169,7 @@ impl Cluster<'_> {
         let mut others = Vec::new();
         for server in 0..self.args.servers {
             let mut all: Vec<_> = self.machines_of(server).collect();
-            let owner = all.iter().position(|machine| self.has_served(*machine));
+            let owner = (0..all.len()).rev().max_by_key(|at| self.served_in(all[*at]));
             self.start(all.remove(owner.unwrap_or_default())).await?;
             self.keep_key(server)?;
             others.extend(all);
@@ -250,7 +250,8 @@ impl Cluster<'_> {
 
     /// Starts a machine.
     async fn start(&mut self, machine: Machine) -> anyhow::Result<()> {
-        let mut child = within(Child::start(self.program(machine)?), &machine.name()).await?;
+        let program = self.program(machine)?;
+        let mut child = self.within(Child::start(program), &machine.name()).await?;
         if self.stands_by_number() {
             // The server has joined; without a directory it is to stand by.
             child.starts_again_with("--server", &machine.server.to_string());
@@ -259,16 +260,32 @@ impl Cluster<'_> {
         Ok(())
     }
 
+    /// Waits for a first start; of standbys not for ever: where nothing can be recovered, they wait.
+    async fn within<T>(
+        &self,
+        start: impl Future<Output = anyhow::Result<T>>,
+        name: &str,
+    ) -> anyhow::Result<T> {
+        if self.args.standbys == 0 {
+            return start.await;
+        }
+        let started = tokio::time::timeout(READY_TIMEOUT, start).await;
+        started.with_context(|| format!("{name} does not say that it works: see its log"))?
+    }
+
     /// Whether machines are told for which server they stand by.
     fn stands_by_number(&self) -> bool {
         self.args.standbys > 0 && self.args.servers > 1
     }
 
-    /// Whether a machine is the one that has served last, as far as it knows.
-    fn has_served(&self, machine: Machine) -> bool {
+    /// The generation of the journal in which a machine has served last; 0 without a journal, and
+    /// `None` where it has stood by since, or never served.
+    fn served_in(&self, machine: Machine) -> Option<u64> {
         let data = self.data(machine);
         let note = data::JournalNote::read(&data).ok().flatten();
-        data::is_formatted(&data) && note.is_none_or(|note| !note.follows)
+        let follows = note.as_ref().is_some_and(|note| note.follows);
+        let served = data::is_formatted(&data) && !follows;
+        served.then(|| note.map_or(0, |note| note.generation))
     }
 
     /// The machines that have directories, whatever the options say.
@@ -326,13 +343,16 @@ impl Cluster<'_> {
             "the servers in {} have standbys: give --journal, and --standbys {standbys} or more",
             dir.display()
         );
-        let first = self.data(Machine { server: 0, standby: 0 });
-        let was_alone = data::is_formatted(&first) && data::server_of(&first).is_none();
+        let alone = found.iter().filter(formatted).find(|machine| {
+            machine.server == 0 && data::server_of(&self.data(**machine)).is_none()
+        });
         ensure!(
-            !(was_alone && self.stands_by_number()),
-            "{} holds one server: start it once as a cluster, with --standbys 0",
+            alone.is_none() || !self.stands_by_number(),
+            "{} holds one server. To make a cluster of it: remove the directories of its standbys \
+             while server 0 serves, and start it once with --standbys 0",
             dir.display()
         );
+        let first = self.data(Machine { server: 0, standby: 0 });
         if dir.join(KEY).exists() {
             // The journal has the file system, also where this machine was lost.
             ensure!(
@@ -431,7 +451,14 @@ impl Cluster<'_> {
                 // Anew each time: who came before the cluster was complete is to come again.
                 let servers = self.coordinators().split(',').map(str::to_owned).collect();
                 let config = connect::config(servers, credentials.clone(), "pando dev");
-                let client = connect::connect_incomplete(config).await?;
+                let client = match connect::connect_incomplete(config).await {
+                    // One of them takes the place of another, perhaps.
+                    Err(_) if self.args.standbys > 0 => {
+                        tokio::time::sleep(LOOK_PERIOD).await;
+                        continue;
+                    }
+                    client => client?,
+                };
                 let status = client.cluster().await?;
                 client.close().await?;
                 if status.epoch.0 > 0 && status.problems.is_empty() {
@@ -479,8 +506,7 @@ impl Cluster<'_> {
                 let Some(end) = child.ended()? else { continue };
                 say(&format!("{} has ended: {end}", child.name()));
                 if self.args.restart {
-                    let name = child.name().to_owned();
-                    match within(child.start_again(), &name).await {
+                    match child.start_again().await {
                         Ok(()) => {
                             let (name, process) = (child.name(), child.process());
                             say(&format!("{name} was started again, {process}"));
@@ -507,15 +533,6 @@ impl Cluster<'_> {
         }
         Ok(())
     }
-}
-
-/// Waits for a start, but not for ever: where nothing can be recovered, a standby waits.
-async fn within<T>(
-    start: impl Future<Output = anyhow::Result<T>>,
-    name: &str,
-) -> anyhow::Result<T> {
-    let started = tokio::time::timeout(READY_TIMEOUT, start).await;
-    started.with_context(|| format!("{name} does not say that it works: see its log"))?
 }
 
 /// Tells what has happened. Whoever started this may not listen any more; the cluster goes on.

@@ -135,13 +135,15 @@ async fn ask(
     Ok(given)
 }
 
-/// Comes to a server until that is heard of: what it knows of this one may be an address of a
+/// Comes to a server whenever that is not heard of: what it knows of this one may be an address of a
 /// machine that is lost. The first message of a connection says where this one is.
 async fn call_in(shared: &Shared, cluster: &Cluster, coordinator: &Coordinator, server: u16) {
     let mut link = Link::new(shared, cluster, server);
-    while !coordinator.has_heard_of(server) {
-        let _ = link.ask(Request::Ping).await;
-        link.close();
+    loop {
+        if !coordinator.hears_of(server) && !shared.may_be_replaced() {
+            let _ = link.ask(Request::Ping).await;
+            link.close();
+        }
         tokio::time::sleep(cluster.options.lease / BEATS_A_LEASE).await;
     }
 }

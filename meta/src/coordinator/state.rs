@@ -159,11 +159,12 @@ impl Coordinator {
         self.state.lock().news.is_some()
     }
 
-    /// Whether `server` has asked for a lease in this run, or has left.
-    pub(super) fn has_heard_of(&self, server: u16) -> bool {
+    /// Whether `server` has asked for a lease within the time of one, or has left.
+    pub(super) fn hears_of(&self, server: u16) -> bool {
         let state = self.state.lock();
         let standing = state.leases.standing(server, Instant::now());
-        standing.is_some_and(|standing| standing.silent.is_some()) || state.roster.has_left(server)
+        let silent = standing.and_then(|standing| standing.silent);
+        silent.is_some_and(|silent| silent < state.lease()) || state.roster.has_left(server)
     }
 
     /// Version up to which `server` has the list.
