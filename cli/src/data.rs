@@ -53,9 +53,9 @@ use wire::{Fingerprint, Joined, Token, TokenError};
 
 pub(crate) use self::{
     backup::{
-        Progress as BackupProgress, Restored, backup_key, begin_copy, end_copy, finalize,
-        has_backup_key, is_restored, keep_backup_key, make_backup_key, read_backup_key, restore,
-        small_files, unmake,
+        KEY as BACKUP_KEY, Progress as BackupProgress, Restored, backup_key, begin_copy, end_copy,
+        finalize, has_backup_key, is_restored, keep_backup_key, make_backup_key, read_backup_key,
+        restore, small_files, unmake,
     },
     journal::{Asked, JournalNote, drop_logs, keep_logs},
     kept::{Kept, KeptAddress, KeptBackup},

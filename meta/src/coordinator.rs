@@ -473,10 +473,7 @@ pub(crate) fn heard(shared: &Shared) -> Option<u16> {
     let Some(cluster) = &shared.cluster else { return Some(1) };
     let state = cluster.coordinator.as_ref()?.state.lock();
     let now = Instant::now();
-    let recently = |server: &u16| {
-        let standing = state.leases.standing(*server, now);
-        standing.and_then(|standing| standing.silent).is_some_and(|silent| silent < state.lease())
-    };
+    let recently = |server: &u16| state.hears_of(*server, now);
     let members = (0..cluster.servers).filter(|server| !state.roster.has_left(*server));
     let heard = members.filter(recently).count();
     Some(u16::try_from(heard).expect("no more than there are"))

@@ -24,8 +24,6 @@ use crate::{
 };
 
 const TOKEN: &str = "admin.token";
-/// The key of the journals, beside the servers.
-const KEY: &str = "backup.key";
 /// Contents of files where servers have standbys, which need them as well.
 const CONTENTS: &str = "contents";
 /// How long a server may say nothing to its journal before a standby takes its place.
@@ -311,14 +309,12 @@ impl Cluster<'_> {
 
     /// Puts the key of the journals, which server 0 has made, beside the servers.
     fn keep_key(&self, server: u16) -> anyhow::Result<()> {
-        let (dir, key) = (&self.args.dir, self.args.dir.join(KEY));
-        if server > 0 || self.args.journal.is_none() || key.exists() {
+        let dir = &self.args.dir;
+        if server > 0 || self.args.journal.is_none() || data::has_backup_key(dir) {
             return Ok(());
         }
-        let (made, new) =
-            (self.data(Machine { server, standby: 0 }).join(KEY), dir.join("key.new"));
-        let copied = fs::copy(&made, &new).and_then(|_| fs::rename(&new, &key));
-        copied.with_context(|| format!("cannot write {}", key.display()))
+        let made = data::backup_key(&self.data(Machine { server, standby: 0 }))?;
+        data::keep_backup_key(dir, &made)
     }
 
     /// Formats what is not there yet.
@@ -343,17 +339,18 @@ impl Cluster<'_> {
             "the servers in {} have standbys: give --journal, and --standbys {standbys} or more",
             dir.display()
         );
-        let alone = found.iter().filter(formatted).find(|machine| {
-            machine.server == 0 && data::server_of(&self.data(**machine)).is_none()
-        });
+        let is_alone = found
+            .iter()
+            .filter(formatted)
+            .any(|machine| machine.server == 0 && data::server_of(&self.data(*machine)).is_none());
         ensure!(
-            alone.is_none() || !self.stands_by_number(),
+            !(is_alone && self.stands_by_number()),
             "{} holds one server. To make a cluster of it: remove the directories of its standbys \
              while server 0 serves, and start it once with --standbys 0",
             dir.display()
         );
         let first = self.data(Machine { server: 0, standby: 0 });
-        if dir.join(KEY).exists() {
+        if data::has_backup_key(dir) {
             // The journal has the file system, also where this machine was lost.
             ensure!(
                 self.args.journal.is_some(),
@@ -429,7 +426,7 @@ impl Cluster<'_> {
     fn with_journal(&self, program: Program, Machine { server, standby }: Machine) -> Program {
         let Some(journal) = &self.args.journal else { return program };
         let program = program.arg("--journal").arg(journal);
-        let program = program.arg("--journal-key").arg(self.args.dir.join(KEY));
+        let program = program.arg("--journal-key").arg(self.args.dir.join(data::BACKUP_KEY));
         if self.args.standbys == 0 {
             return program;
         }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::system::secret;
 
-pub(super) const KEY: &str = "backup.key";
+pub(crate) const KEY: &str = "backup.key";
 pub(super) const RESTORED: &str = "restored";
 pub(super) const RESTORING: &str = "restoring";
 const PROGRESS: &str = "backup.json";

@@ -162,9 +162,7 @@ impl Coordinator {
     /// Whether `server` has asked for a lease within the time of one, or has left.
     pub(super) fn hears_of(&self, server: u16) -> bool {
         let state = self.state.lock();
-        let standing = state.leases.standing(server, Instant::now());
-        let silent = standing.and_then(|standing| standing.silent);
-        silent.is_some_and(|silent| silent < state.lease()) || state.roster.has_left(server)
+        state.hears_of(server, Instant::now()) || state.roster.has_left(server)
     }
 
     /// Version up to which `server` has the list.
@@ -199,6 +197,12 @@ impl State {
     /// The coordinator, as members keep to it.
     pub(super) fn term(&self) -> Term {
         Term { number: self.roster.generations.of(0), run: self.run }
+    }
+
+    /// Whether `server` was heard of within a lease.
+    pub(super) fn hears_of(&self, server: u16, now: Instant) -> bool {
+        let silent = self.leases.standing(server, now).and_then(|standing| standing.silent);
+        silent.is_some_and(|silent| silent < self.lease())
     }
 
     pub(super) fn lease(&self) -> Duration {

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// The beginning of the line in which a server says that it serves.
-pub(crate) const SERVING: &str = "serving ";
+pub(crate) use crate::children::SERVING;
+
 /// Beginning of the line in which a mount says that it works.
 pub(crate) const MOUNTED: &str = "mounted at ";
 
