@@ -57,7 +57,7 @@ pub(crate) use self::{
         finalize, has_backup_key, is_restored, keep_backup_key, make_backup_key, read_backup_key,
         restore, small_files, unmake,
     },
-    journal::{Asked, JournalNote, drop_logs, keep_logs},
+    journal::{JournalNote, drop_logs, keep_logs},
     kept::{Kept, KeptAddress, KeptBackup},
 };
 use crate::{

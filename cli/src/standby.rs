@@ -24,10 +24,10 @@ use std::{
 };
 
 use ::backup::{Key, Place};
-use ::journal::{Error, Journal as Chain, Reader, Replica, Segment, Verdict, Vigil, check};
+use ::journal::{Error, Followed as Looked, Follower, Journal as Chain, Note, check, own};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use base::error::describe;
-use store::{Engine as _, RocksConfig, RocksEngine};
+use store::{RocksConfig, RocksEngine};
 use tokio::{
     runtime::Runtime,
     sync::{oneshot, watch},
@@ -42,20 +42,14 @@ use crate::{
     journal::{
         recover::{NoBase, Recovered, Source, Watch},
         shown,
-        start::{REQUEST_TIMEOUT, apply, member, own},
+        start::{Directory, REQUEST_TIMEOUT, STORE_TIMEOUT, member},
     },
     output,
     system::{self, SystemRandom},
 };
 
-/// Looks at the journal in the time of a lease.
-const LOOKS_A_LEASE: u32 = 8;
-const LOOK_PERIOD_MIN: Duration = Duration::from_millis(100);
-const LOOK_PERIOD_MAX: Duration = Duration::from_secs(2);
 /// Pause after a failure of the store, and before a journal without a base is looked at again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Time after which what was applied is made stable, and noted.
-const NOTE_PERIOD: Duration = Duration::from_secs(30);
 
 /// A server that stands by.
 #[derive(Clone)]
@@ -250,29 +244,28 @@ impl Stand<'_> {
         if !data::is_formatted(path) {
             return Ok(State::Empty);
         }
-        let mut note = JournalNote::read(path)?.context("journal.json is gone")?;
+        let noted = JournalNote::read(path)?.context("journal.json is gone")?;
         ensure!(
-            address(&note.url) == address(self.url),
+            address(&noted.url) == address(self.url),
             "{} is of the journal at {}, and not at {}",
             path.display(),
-            shown(&note.url),
+            shown(&noted.url),
             self.shown()
         );
+        let mut note = noted.note.clone();
         if note.follows {
             // A standby of the only server of a file system that has others by now.
             let is_of_it = data::server_of(path) == self.server;
             return Ok(if is_of_it { State::Follows } else { State::OfAnother });
         }
-        let chain = self.chain(&note)?;
+        let chain = self.chain(&noted)?;
         let number = note.segment;
         let owned = self.block_on(async {
-            let owned = own(&chain, &mut note).await;
-            match owned.map_err(anyhow::Error::downcast::<Error>) {
-                Ok(_) => Ok(Ok(())),
-                Err(Ok(error)) => Ok(Err(confirmed(&chain, number, error).await)),
-                Err(Err(error)) => Err(error),
+            match own(&chain, &mut note, STORE_TIMEOUT).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(confirmed(&chain, number, error).await),
             }
-        })??;
+        })?;
         match owned {
             Ok(()) => Ok(State::Owns),
             Err(
@@ -325,136 +318,68 @@ impl Stand<'_> {
     /// Applies what comes, until the lease of the journal's owner has ended.
     async fn follow(&self, told: &mut Told) -> anyhow::Result<Followed> {
         let data = DataDir::open(self.data)?;
-        let mut note = JournalNote::read(self.data)?.context("journal.json is gone")?;
-        let chain = self.chain(&note)?;
+        let noted = JournalNote::read(self.data)?.context("journal.json is gone")?;
+        let chain = self.chain(&noted)?;
         let engine = RocksEngine::open(&data.metadata_folder(), &RocksConfig::default())?;
-        let followed = self.follow_with(&chain, &engine, &mut note, (data.name(), told)).await;
+        let mut note = noted.note.clone();
+        let directory = Directory { path: self.data, noted: &noted, engine: &engine, logged: &[] };
+        let followed =
+            follow_with(&chain, &directory, &mut note, (data.name(), &self.shown(), told)).await;
         match followed {
             Ok(number) => Ok(Followed::Ended(number)),
-            Err(error) => match error.downcast::<Error>() {
-                Ok(error) => match confirmed(&chain, note.segment, error).await {
-                    error @ (Error::NeedsBase { .. }
-                    | Error::Forked { .. }
-                    | Error::Missing(_)
-                    | Error::Broken { .. }) => Ok(Followed::TooOld(error)),
-                    error => Err(error.into()),
-                },
-                Err(error) => Err(error),
+            Err(Error::Data(error)) => Err(anyhow!(error)),
+            Err(error) => match confirmed(&chain, note.segment, error).await {
+                error @ (Error::NeedsBase { .. }
+                | Error::Forked { .. }
+                | Error::Missing(_)
+                | Error::Broken { .. }) => Ok(Followed::TooOld(error)),
+                error => Err(error.into()),
             },
         }
     }
+}
 
-    /// Applies a segment, and watches from then on over that one.
-    fn apply(
-        &self,
-        engine: &RocksEngine,
-        segment: Segment,
-        (vigil, note): (&mut Vigil, &mut JournalNote),
-    ) -> anyhow::Result<()> {
-        vigil.saw(segment.header.clone(), system::since_boot());
-        if note.generation != segment.header.generation {
-            note.generation = segment.header.generation;
-            note.write(self.data)?;
-        }
-        apply(engine, segment)
-    }
-
-    async fn follow_with(
-        &self,
-        chain: &Chain,
-        engine: &RocksEngine,
-        note: &mut JournalNote,
-        (name, told): (&str, &mut Told),
-    ) -> anyhow::Result<u64> {
-        let replica = Replica { generation: note.generation, position: engine.position() };
-        let mut reader = Reader::new(chain.clone(), note.segment, replica);
-        let mut vigil = self.first(chain, note, told).await?;
-        let mut noted = system::since_boot();
-        loop {
-            let begun = system::since_boot();
-            match reader.next().await {
-                Ok(Some(segment)) => {
-                    self.apply(engine, segment, (&mut vigil, note))?;
-                    told.waits = None;
-                    if begun.saturating_sub(noted) > NOTE_PERIOD {
-                        noted = begun;
-                        self.note(engine, note, &vigil)?;
-                    }
-                    continue;
-                }
-                Ok(None) => {}
-                // A segment that cannot be read is no end.
-                Err(error) if error.is_passing() => {
-                    told.waits(describe(&error));
-                    sleep(RETRY_PAUSE).await;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
+async fn follow_with(
+    chain: &Chain,
+    directory: &Directory<'_>,
+    note: &mut Note,
+    (name, shown, told): (&str, &str, &mut Told),
+) -> Result<u64, Error> {
+    let mut follower = loop {
+        match Follower::begin(chain, note, directory, &system::since_boot).await {
+            Err(error) if error.is_passing() => {
+                told.waits(describe(&error));
+                sleep(RETRY_PAUSE).await;
             }
-            let lease = &vigil.last().lease;
-            told.stands_by(name, &lease.address);
-            let pause = Duration::from_millis(lease.millis.into()) / LOOKS_A_LEASE;
-            let pause = pause.clamp(LOOK_PERIOD_MIN, LOOK_PERIOD_MAX);
-            // The look that began then has found nothing more.
-            match vigil.verdict(begun) {
-                Verdict::Ended => {
-                    // A fence is kept when the segments after it were collected.
-                    if chain.beyond(vigil.last().number).await?.is_some() {
-                        let Some(segment) = reader.next().await? else {
-                            let (number, position) = (vigil.last().number + 1, engine.position());
-                            return Err(Error::NeedsBase { number, position }.into());
-                        };
-                        self.apply(engine, segment, (&mut vigil, note))?;
-                        continue;
-                    }
-                    self.note(engine, note, &vigil)?;
-                    let (segment, address) = (vigil.last().number, &lease.address);
-                    tracing::warn!(segment, address, "the server is gone: taking over");
-                    return Ok(segment);
-                }
-                Verdict::Unleased => {
-                    told.cannot(&self.shown());
-                    sleep(pause).await;
-                }
-                Verdict::Held(left) => sleep(pause.min(left)).await,
+            begun => break begun?,
+        }
+    };
+    loop {
+        let looked = match follower.look(note, directory).await {
+            // A segment that cannot be read is no end.
+            Err(error) if error.is_passing() => {
+                told.waits(describe(&error));
+                sleep(RETRY_PAUSE).await;
+                continue;
+            }
+            looked => looked?,
+        };
+        let address = &follower.last().lease.address;
+        if looked != Looked::Applied {
+            told.stands_by(name, address);
+        }
+        match looked {
+            Looked::Applied => told.waits = None,
+            Looked::Waits(pause) => sleep(pause).await,
+            Looked::Unleased(pause) => {
+                told.cannot(shown);
+                sleep(pause).await;
+            }
+            Looked::Ended(segment) => {
+                tracing::warn!(segment, address, "the server is gone: taking over");
+                return Ok(segment);
             }
         }
-    }
-
-    /// The watch over the segment that the directory has last.
-    async fn first(
-        &self,
-        chain: &Chain,
-        note: &JournalNote,
-        told: &mut Told,
-    ) -> anyhow::Result<Vigil> {
-        loop {
-            match chain.read(note.segment).await {
-                Ok(Some(last)) => return Ok(Vigil::new(last.header, system::since_boot())),
-                Ok(None) => {
-                    return Err(Error::NeedsBase { number: note.segment, position: 0 }.into());
-                }
-                Err(error) if error.is_passing() => {
-                    told.waits(describe(&error));
-                    sleep(RETRY_PAUSE).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Makes stable what was applied, and then the note of it.
-    fn note(
-        &self,
-        engine: &RocksEngine,
-        note: &mut JournalNote,
-        vigil: &Vigil,
-    ) -> anyhow::Result<()> {
-        engine.sync()?;
-        let last = vigil.last();
-        (note.segment, note.generation) = (last.number, last.generation);
-        note.asked.retain(|asked| asked.generation > last.generation);
-        note.write(self.data)
     }
 }
 

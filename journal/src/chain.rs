@@ -1,6 +1,8 @@
 //! The rules of the chain (J2), as pure code: whether a segment follows the one before, and whether
 //! it follows what a copy has.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, Fault, Header, Result};
 
 /// The end of a chain, as far as it was read.
@@ -16,8 +18,8 @@ pub struct End {
     pub last: Option<u64>,
 }
 
-/// A process that owns the journal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A process that owns the journal. Persisted, in a [`Note`](crate::Note).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Generation, from 1.
     pub generation: u64,

@@ -120,6 +120,20 @@ pub enum Error {
     /// Records of one call are longer than a segment.
     #[error("records of {0} bytes are longer than a segment")]
     TooLong(usize),
+    /// The caller's data could not be read or written.
+    #[error(transparent)]
+    Data(Failure),
+    /// The caller's data lack what was stable, and the journal has not got it any more.
+    #[error(
+        "the metadata end at change {position}, and {last} was stable: the disk has lost some. \
+         `pando journal recover` makes a directory that has it"
+    )]
+    Lost {
+        /// Last sequence number of the data.
+        position: u64,
+        /// Last sequence number of the journal.
+        last: u64,
+    },
     /// The store does not keep conditions on puts (J4).
     #[error("the store at {place} lets two writers win: it must not hold a journal ({reason})")]
     Untrusted {
@@ -162,6 +176,9 @@ pub enum Fault {
         before: u64,
     },
 }
+
+/// Why the data of who takes a journal over, or follows it, could not be read or written.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -6,9 +6,10 @@
 //!
 //! The writer does not know of leases: whether a success may be told is the caller's to decide.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use base::Random;
+use tokio::time::timeout;
 
 use crate::{
     Covered, End, Error, Header, Journal, Lease, Owner, RECORDS_BYTES_MAX, Record, Result, Trouble,
@@ -17,6 +18,9 @@ use crate::{
     put::{Outcome, Parcel, Putter},
     segment,
 };
+
+/// Bytes of records that a segment has, about, where there are more.
+pub const SEGMENT_BYTES: usize = 8 << 20;
 
 /// The owner's end of a journal.
 pub struct Writer {
@@ -75,6 +79,33 @@ impl Writer {
             renews = true;
         }
         Ok(Appended { number: self.number, last: self.last, renews })
+    }
+
+    /// Stores any number of records as [`Writer::append`] does, some in each segment, within a time
+    /// for each.
+    ///
+    /// # Errors
+    /// The same, and [`Error::Slow`].
+    pub async fn append_all(
+        &mut self,
+        records: &[Record],
+        told: &(dyn Fn(Trouble<'_>) + Sync),
+        limit: Duration,
+    ) -> Result<()> {
+        let mut rest = records;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|record| {
+                let is_first = bytes == 0;
+                bytes += record.bytes();
+                is_first || bytes <= SEGMENT_BYTES
+            });
+            let (some, others) = rest.split_at(fits.count());
+            let appended = timeout(limit, self.append(some, told)).await;
+            appended.unwrap_or(Err(Error::Slow(limit)))?;
+            rest = others;
+        }
+        Ok(())
     }
 
     fn parcel(&self, first: u64, last: u64, records: &[Record]) -> Result<Parcel> {

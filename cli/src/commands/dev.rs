@@ -281,9 +281,9 @@ impl Cluster<'_> {
     fn served_in(&self, machine: Machine) -> Option<u64> {
         let data = self.data(machine);
         let note = data::JournalNote::read(&data).ok().flatten();
-        let follows = note.as_ref().is_some_and(|note| note.follows);
+        let follows = note.as_ref().is_some_and(|noted| noted.note.follows);
         let served = data::is_formatted(&data) && !follows;
-        served.then(|| note.map_or(0, |note| note.generation))
+        served.then(|| note.map_or(0, |noted| noted.note.generation))
     }
 
     /// The machines that have directories, whatever the options say.

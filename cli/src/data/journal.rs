@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ::journal::Note;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
@@ -28,24 +29,9 @@ pub(crate) struct JournalNote {
     pub(crate) uuid: String,
     /// The history of bases that the journal belongs to.
     pub(crate) history: u64,
-    /// The newest generation that this directory has had.
-    pub(crate) generation: u64,
-    /// Later generations that it has begun to fence for: fences that may be there, or may come late.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) asked: Vec<Asked>,
-    /// The newest generation was of another directory: this one has followed it, and has served
-    /// nobody since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) follows: bool,
-    /// This directory has taken the journal over when the lease before it had ended, and the server
-    /// has had no lease of its cluster since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) succeeds: bool,
-    /// A segment from which the journal can be read; 0: its first.
-    pub(crate) segment: u64,
-    /// The newest base of this directory, and the position that it covers; 0: none.
-    pub(crate) base: u64,
-    pub(crate) position: u64,
+    /// The owner of the journal's end, and from where the journal is read.
+    #[serde(flatten)]
+    pub(crate) note: Note,
 }
 
 /// Keeps the logs of a closed engine, which removes them when it opens: a start that fails may be
@@ -75,25 +61,12 @@ pub(crate) fn drop_logs(path: &Path) -> anyhow::Result<()> {
     remove(fs::remove_dir_all(path.join(LOGS)), path)
 }
 
-/// A fence that was begun. Persisted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Asked {
-    pub(crate) generation: u64,
-    pub(crate) run: u64,
-}
-
 impl JournalNote {
     /// The note for a history that has no segment yet, of a directory that has had so many
     /// generations elsewhere.
     pub(crate) fn begin(url: &str, uuid: u128, history: u64, generation: u64) -> JournalNote {
         let (url, uuid) = (url.to_owned(), format!("{uuid:032x}"));
-        JournalNote { url, uuid, history, generation, ..JournalNote::default() }
-    }
-
-    /// A generation that this directory has not asked for.
-    pub(crate) fn next_generation(&self) -> u64 {
-        let asked = self.asked.iter().map(|asked| asked.generation);
-        asked.fold(self.generation, u64::max) + 1
+        JournalNote { url, uuid, history, note: Note { generation, ..Note::default() } }
     }
 
     /// The note of a directory, if it has a journal.

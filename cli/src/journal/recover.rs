@@ -188,14 +188,10 @@ impl Source<'_> {
         }
         let end = reader.end();
         let (uuid, history) = ids(base)?;
-        JournalNote {
-            follows: true,
-            segment: end.number,
-            base: manifest.number,
-            position,
-            ..JournalNote::begin(self.url, uuid, history, end.owner.generation)
-        }
-        .write(path)?;
+        let mut noted = JournalNote::begin(self.url, uuid, history, end.owner.generation);
+        (noted.note.follows, noted.note.segment) = (true, end.number);
+        (noted.note.base, noted.note.position) = (manifest.number, position);
+        noted.write(path)?;
         let of = (&*address(self.url), &*self.key.id());
         BackupProgress::of_successor(of, history, manifest.number).write(path)?;
         Ok(engine.position())

@@ -8,19 +8,14 @@ use std::{
     time::Duration,
 };
 
-use ::journal::{Error, Header, Lease, Record, Trouble, Writer};
+use ::journal::{Error, Header, Lease, Record, SEGMENT_BYTES, Trouble, Writer};
 use anyhow::Context as _;
 use store::{LogFollower, LogRecord};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::{sync::watch, time::sleep};
 
 use super::{Based, Phase, Ship};
 use crate::{data::JournalNote, system};
 
-/// Bytes of records that a segment has, about.
-const SEGMENT_BYTES: usize = 8 << 20;
 /// Interval at which it is looked whether the journal is too far behind.
 const LAG_LOOK: Duration = Duration::from_millis(100);
 /// Pause between two rounds of the removal of old segments.
@@ -239,8 +234,8 @@ impl Work {
     fn base_made(&mut self, based: Based) -> Result<(), Fault> {
         let Based { covered, segment } = based;
         self.writer.base_made(covered);
-        (self.note.segment, self.note.base) = (segment, covered.base);
-        self.note.position = covered.position;
+        (self.note.note.segment, self.note.note.base) = (segment, covered.base);
+        self.note.note.position = covered.position;
         if let Err(error) = self.note.write(&self.path) {
             tracing::warn!(
                 error = format!("{error:#}"),
@@ -291,28 +286,4 @@ pub(super) fn records(read: Vec<LogRecord>) -> Vec<Record> {
         batch: read.bytes.into(),
     };
     read.into_iter().map(record).collect()
-}
-
-/// Puts records that a start has found, some in each segment, within a time for each.
-pub(super) async fn append_all(
-    writer: &mut Writer,
-    read: Vec<LogRecord>,
-    told: &(dyn Fn(Trouble<'_>) + Sync),
-    limit: Duration,
-) -> anyhow::Result<()> {
-    let records = records(read);
-    let mut rest = &records[..];
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = rest.iter().take_while(|record| {
-            let is_first = bytes == 0;
-            bytes += record.bytes();
-            is_first || bytes <= SEGMENT_BYTES
-        });
-        let (some, others) = rest.split_at(fits.count());
-        let put = timeout(limit, writer.append(some, told));
-        put.await.context("the journal's store is too slow")??;
-        rest = others;
-    }
-    Ok(())
 }

@@ -41,7 +41,7 @@ impl StandbyArgs {
     /// system, and for one that has not joined yet.
     pub(super) fn number(&self, data: &Path, kept: &Kept) -> anyhow::Result<Option<u16>> {
         let known = data::server_of(data).or(kept.server);
-        let followed = JournalNote::read(data)?.is_some_and(|note| note.follows);
+        let followed = JournalNote::read(data)?.is_some_and(|noted| noted.note.follows);
         let shown = data.display();
         match self.server {
             Some(0) if followed => {}
