@@ -193,9 +193,13 @@ impl Channels {
         self.router.read().first_shard(server)
     }
 
-    /// A server to ask instead of one that does not answer.
-    pub(crate) fn another(&self, server: u16) -> Option<u16> {
-        self.joined().find(|other| other.server != server && other.is_up()).map(|lane| lane.server)
+    /// A server to ask instead of one that does not answer: another one each time.
+    pub(crate) fn another(&self, server: u16, time: u64) -> Option<u16> {
+        let others = self.joined().filter(|other| other.server != server && other.is_up());
+        let others: Vec<u16> = others.map(|lane| lane.server).collect();
+        let count = others.len() as u64;
+        let index = usize::try_from(time.checked_rem(count)?).unwrap_or_default();
+        others.get(index).copied()
     }
 
     /// Asks all connections to end.

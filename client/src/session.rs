@@ -46,6 +46,8 @@ const PATIENCE_FIRST: Duration = Duration::from_secs(1);
 const ATTEMPTS_A_LEASE: u32 = 3;
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// Time in which a server that is asked for the map answers; then the next one is asked.
+const MAP_WITHIN: Duration = Duration::from_secs(1);
 const CLAIMED_FILES_MAX: usize = 1000;
 /// After as many attempts to come back, and at first more often, the addresses that the program
 /// gave are asked, too.
@@ -468,11 +470,12 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
     open(&core.config, address, Some(&past), true, claims, || channel.closing()).await
 }
 
-/// A server does not answer where it should be: another one may know where it is now. Where none is
+/// A server does not answer where it should be: another one may know where it is now, each of them in
+/// turn. Where none is
 /// left that answers, all may be elsewhere, and the addresses that the program gave may lead to
 /// one; that is tried now and then only, as the first server opens a session to answer.
 fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
-    let other = core.channels.another(server);
+    let other = core.channels.another(server, attempts);
     let alone = other.is_none() && core.channels.are_several();
     let due = attempts.is_power_of_two() || attempts.is_multiple_of(LOOK_AGAIN_ATTEMPTS);
     if other.is_none() && !(alone && due) || core.asks_for_map.swap(true, Ordering::AcqRel) {
@@ -485,8 +488,10 @@ fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
                 let node = NodeRef::Dir(core.welcome().root);
                 let cred = core.config.cred.clone();
                 let request = Request::Getattr(Getattr { node });
-                // The answer does not matter: the map came with it, if there is a newer one.
-                let _ = core.ask(&cred, Route::Server(other), request).await;
+                // The answer does not matter: the map came with it, if there is a newer one. Who is
+                // asked may be elsewhere by now as well, and then only a newer map leads there.
+                let asked = core.ask(&cred, Route::Server(other), request);
+                let _ = timeout(MAP_WITHIN, asked).await;
             }
             None => look_again(&core).await,
         }
