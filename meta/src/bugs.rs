@@ -90,6 +90,9 @@ pub enum Bug {
     RefusalNotKept,
     /// A server serves when its lease has ended (`driver`).
     LeaseIgnored,
+    /// A server serves when the lease of its journal has ended, and another one may have taken its
+    /// place (`server`).
+    TenureIgnored,
     /// A generation is given that no record holds (`coordinator`).
     GenerationNotStored,
     /// A process is let in while the one before it may serve (`coordinator::generations`).
@@ -152,6 +155,9 @@ pub enum Bug {
     ConfirmedEarly,
     /// A directory whose record was lost is not made again (`transact::early_mkdirs`).
     LostBirthForgotten,
+    /// A directory is made under the id of one whose removal is not stable
+    /// (`transact::early_mkdirs`).
+    RemovalNotAwaited,
     /// A partition that gave everything away is forgotten before the master knows
     /// (`handoff::finish`).
     MergedForgotten,
@@ -186,12 +192,14 @@ pub enum Bug {
     FastPathUnchecked,
     /// A directory is known as it was read, also when it was moved since (`ops::walk_to`).
     DirLearntLate,
+    /// A change of a directory's permissions keeps them as they were (`txn::within`).
+    OwnMoveLearnt,
 }
 
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 79] = [
+    pub const ALL: [Bug; 82] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -229,6 +237,7 @@ impl Bug {
         Bug::LatePrepareKept,
         Bug::RefusalNotKept,
         Bug::LeaseIgnored,
+        Bug::TenureIgnored,
         Bug::GenerationNotStored,
         Bug::GenerationNotAwaited,
         Bug::HomeIgnored,
@@ -258,6 +267,7 @@ impl Bug {
         Bug::UnheardHaveNone,
         Bug::ConfirmedEarly,
         Bug::LostBirthForgotten,
+        Bug::RemovalNotAwaited,
         Bug::MergedForgotten,
         Bug::PageEndsInRun,
         Bug::ListingEndsEarly,
@@ -271,6 +281,7 @@ impl Bug {
         Bug::MovedUnlisted,
         Bug::FastPathUnchecked,
         Bug::DirLearntLate,
+        Bug::OwnMoveLearnt,
     ];
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct Facts {
     pub(crate) forgotten: Vec<SessionId>,
     /// Prepared transactions that end.
     pub(crate) ended: Vec<TxnId>,
+    /// Content records of directories that are removed.
+    pub(crate) freed: Vec<Key>,
     /// The new settings of the file system, if they change.
     pub(crate) settings: Option<Settings>,
     /// The new key ring, if it changes.
@@ -85,6 +87,7 @@ impl Facts {
             unsynced,
             forgotten,
             ended,
+            freed,
             settings,
             keys,
             roots,
@@ -97,6 +100,7 @@ impl Facts {
             && unsynced.is_empty()
             && forgotten.is_empty()
             && ended.is_empty()
+            && freed.is_empty()
             && settings.is_none()
             && keys.is_none()
             && !roots
@@ -112,6 +116,7 @@ impl Facts {
         self.unsynced.extend(others.unsynced);
         self.forgotten.extend(others.forgotten);
         self.ended.extend(others.ended);
+        self.freed.extend(others.freed);
         self.settings = others.settings.or(self.settings);
         if others.keys.is_some() {
             self.keys = others.keys;

@@ -28,7 +28,7 @@ use crate::{
     serve::connection::{Connection, Peer},
     server::{Counters, Durability, Shared},
     session::{self, Seen, Session, Standing},
-    transact::participant,
+    transact::{early_mkdirs, participant},
     txn::{Caller, CommitGroup, Promise, Remote, Txn, Unwritten},
     unheard,
     wait::Wait,
@@ -522,10 +522,12 @@ fn between_servers(
         _ => Err(Fault::Refused("this server does not answer that".into())),
     };
     let done = done.and_then(|done| txn.unsettled().map(|()| done));
+    let waits =
+        matches!(request, Request::Prepare(it) if early_mkdirs::stands_on_a_removal(&txn, it));
     match done {
         // The other server relies on this answer only in later requests, whose answers are
         // promises.
-        Ok(done) if !is_promise(request, &done) => {
+        Ok(done) if !waits && !is_promise(request, &done) => {
             txn.commit();
             finish(shared, incoming, reply, Ok(done))
         }

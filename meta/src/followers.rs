@@ -3,8 +3,16 @@
 use base::Locality;
 
 use crate::{
-    audit, feed, file_locks, follow::Followers, handoff, invalidation, keys, placing::homes,
-    quota::sums, reclaim::backlog, record_cache, server::Shared, session, settings, transact,
+    audit, feed, file_locks,
+    follow::Followers,
+    handoff, invalidation, keys,
+    placing::homes,
+    quota::sums,
+    reclaim::backlog,
+    record_cache,
+    server::Shared,
+    session, settings,
+    transact::{self, early_mkdirs},
     unsynced,
 };
 
@@ -24,6 +32,7 @@ pub(crate) fn of_core(shared: &Shared, core: usize) -> Followers {
         Box::new(record_cache::Keeper::new(shared.record_cache.clone())),
         Box::new(handoff::table::Watch::new(handoffs.clone(), shared.bugs)),
         Box::new(transact::ends::Ends::new(shared.early_mkdirs.clone(), shared.prepared.clone())),
+        Box::new(early_mkdirs::freed::Noting::new(shared.early_mkdirs.clone())),
         Box::new(session::table::Ends::new(shared.sessions.clone(), shared.file_locks.clone())),
         Box::new(settings::Change::new(shared.settings.clone())),
         Box::new(keys::put_in_force::PutInForce::new(shared.keys.clone())),

@@ -186,11 +186,13 @@ impl Shared {
     pub(crate) fn make_stable(&self) -> Result<(), Problem> {
         let position = self.engine.position();
         let notes = self.unsynced.take();
+        let freed = self.early_mkdirs.freed.written_now();
         if !self.bugs.has(Bug::BlocksNotSynced) {
             self.blocks.sync().map_err(|error| Problem::of_blocks(&error))?;
         }
         self.engine.sync().map_err(|error| Problem::of(&error))?;
         self.stable_position.fetch_max(position, Ordering::AcqRel);
+        self.early_mkdirs.freed.are_stable(&freed);
         if notes.is_empty() {
             return Ok(());
         }
@@ -225,7 +227,8 @@ impl Shared {
     /// Whether another process may serve in the place of this one by now: then this one is as one
     /// that has halted, until its journal says that nobody does.
     pub(crate) fn may_be_replaced(&self) -> bool {
-        self.options.journal.as_ref().is_some_and(|journal| !journal.may_serve())
+        let ended = self.options.journal.as_ref().is_some_and(|journal| !journal.may_serve());
+        ended && !self.bugs.has(Bug::TenureIgnored)
     }
 
     /// The settings of the whole file system.

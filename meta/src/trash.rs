@@ -29,7 +29,7 @@ use crate::{
     error::{Fault, Result},
     lock,
     ops::mkdir,
-    paths::{Steps, Up},
+    paths::{At, Steps, Up},
     record::{
         Content, EntryRecord, InTrash, Inode, Policy, Trash, TrashSetting, Usage, XattrSet,
         key::Part, system::Origin,
@@ -333,9 +333,9 @@ fn names_as_known(txn: &Txn<'_>, trash: &Trash, dir: &Dir) -> Result<Option<Name
                     }
                     break;
                 };
-                let up = Up::of(&content);
-                known.learn((at, ino, up.clone()), version, moved);
-                up
+                let at = At { id: at, ino, home: up.parent_home };
+                txn.learn_way(at, &content, version);
+                Up::of(&content)
             }
         };
     }

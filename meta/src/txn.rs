@@ -834,6 +834,11 @@ impl<'a> Txn<'a> {
         (&mut self.group.audit, &mut self.group.changes.facts.audit)
     }
 
+    /// Whether another operation of the group has removed the directory with this content record.
+    pub(crate) fn group_frees(&self, content: &[u8]) -> bool {
+        self.group.changes.facts.freed.iter().any(|freed| freed[..] == *content)
+    }
+
     /// Whether the operation, or another one of its group, has moved directories.
     pub(crate) fn moves(&self) -> bool {
         !self.facts.moved.is_empty() || !self.group.changes.facts.moved.is_empty()

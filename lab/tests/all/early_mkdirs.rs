@@ -12,19 +12,21 @@
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use base::{Cred, FsError};
+use base::{
+    Cred, DirId, EntryName, FsError, Layout, Locality, NameVersion, Splits, placement::shard_of,
+};
 use client::{Client, Error, FileSystem, OpenOptions};
 use lab::{
     check::{
         self,
         planted::{self, Pin},
     },
-    sim::{disk::Steps, plan::Plan, world::World},
+    sim::{disk::Steps, plan::Plan, play::in_world, world::World},
 };
 use meta::{Bug, Durability};
 use store::Engine as _;
 use tokio::time::timeout;
-use wire::NodeRef;
+use wire::{NodeRef, XattrMode};
 
 use crate::steps;
 
@@ -398,4 +400,67 @@ fn nothing_is_called_damaged_before_all_servers_have_reported_their_directories(
         Ok(())
     });
     played.unwrap();
+}
+
+/// Makes a directory under the id of one that was removed, and cuts the power of the server that has
+/// removed it, before that is stable. The entry of the new one is another server's, and stable there.
+fn made_again_before_its_removal_is_stable(bug: Option<Bug>) -> anyhow::Result<()> {
+    let plan = Plan {
+        trash: false,
+        locality: Locality::Directory,
+        shards: 2,
+        id_bits: None,
+        split_threshold: u64::MAX,
+        commit_interval: PATIENCE,
+        disk_ms_max: 1,
+        ..steps::plan(2, Durability::Relaxed)
+    };
+    in_world(plan, bug, 10 * PATIENCE, async |world| {
+        let machine = world.connect("maker").await?;
+        let client = &machine.client;
+        let (name, id) = world.name_on(client, DirId::ROOT, 0);
+        let dir = format!("/{name}");
+        client.mkdir(&dir, 0o755).await?;
+        client.set_xattr(&dir, "pando.large_dir", b"2", XattrMode::Set).await?;
+        let (key, two) = (client.fs_info().hash_key, Layout::Extendible(Splits::started(1, 2)));
+        let partition =
+            |name: &str| two.partition(key.pos(&EntryName::new(name.as_bytes()).unwrap()));
+        let names = || (0..).map(|number| format!("name {number}"));
+        // The first server has the directory, and all that is known of it but this name.
+        let apart = |name: &String| {
+            let below = key.dir_id(id, &EntryName::new(name.as_bytes()).unwrap(), NameVersion(0));
+            partition(name) == 1 && shard_of(below, 0, 2).0 == 0
+        };
+        let there = names().find(apart).context("there is always another name")?;
+        let here = names().find(|name| partition(name) == 0).context("there is another name")?;
+        let (there, here) = (format!("{dir}/{there}"), format!("{dir}/{here}"));
+        client.mkdir(&there, 0o755).await?;
+        client.rename(&there, &here).await?;
+        client.sync().await?;
+        for host in world.hosts() {
+            host.settle()?;
+        }
+        let first = &world.hosts()[0];
+        first.slow_down_disk(5000);
+        client.rmdir(&here).await?;
+        let crash = async {
+            world.wait(Duration::from_millis(500)).await;
+            first.crash(true);
+            first.slow_down_disk(0);
+            first.start()
+        };
+        let (made, crashed) = futures::join!(client.mkdir(&there, 0o755), crash);
+        crashed?;
+        made?;
+        client.write(format!("{there}/file"), b"x").await?;
+        ensure!(client.read(format!("{there}/file")).await? == b"x"[..]);
+        check::fsck(&world, client).await?;
+        machine.close().await
+    })
+}
+
+#[test]
+fn a_directory_is_made_again_when_the_removal_of_the_one_before_is_stable() {
+    made_again_before_its_removal_is_stable(None).unwrap();
+    made_again_before_its_removal_is_stable(Some(Bug::RemovalNotAwaited)).unwrap_err();
 }

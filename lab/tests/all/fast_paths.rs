@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
 use base::{Cred, FsError, Locality, placement::shard_of};
 use client::{Client, Error};
 use lab::sim::{
     plan::Plan,
-    play::test_in,
+    play::{in_world, test_in},
     world::{Machine, World},
 };
+use meta::Bug;
 use tokio::time::timeout;
 use wire::{NodeRef, Token, XattrMode};
 
@@ -27,7 +29,14 @@ fn on_a_cluster(test: impl AsyncFnOnce(&World, &Client)) {
 }
 
 fn on_a_cluster_with(fast_paths: bool, test: impl AsyncFnOnce(&World, &Client)) {
-    let plan = Plan {
+    test_in(plan(fast_paths), async |world| {
+        let machine = make_path(world).await;
+        test(world, &machine.client).await;
+    });
+}
+
+fn plan(fast_paths: bool) -> Plan {
+    Plan {
         split_threshold: u64::MAX,
         locality: Locality::Directory,
         // Clients send no requests just to keep their sessions.
@@ -35,15 +44,16 @@ fn on_a_cluster_with(fast_paths: bool, test: impl AsyncFnOnce(&World, &Client)) 
         access_cache: true,
         fast_paths,
         ..Plan::draw(3, SERVERS)
-    };
-    test_in(plan, async |world| {
-        let machine = world.connect("makes").await.unwrap();
-        let client = &machine.client;
-        client.create_dir_all(path(DEPTH), 0o755).await.unwrap();
-        client.write(file(), b"x").await.unwrap();
-        assert!(looks(world).await.is_ok());
-        test(world, client).await;
-    });
+    }
+}
+
+/// Makes the path, and has every server know it.
+async fn make_path(world: &World) -> Machine {
+    let machine = world.connect("makes").await.unwrap();
+    machine.client.create_dir_all(path(DEPTH), 0o755).await.unwrap();
+    machine.client.write(file(), b"x").await.unwrap();
+    assert!(looks(world).await.is_ok());
+    machine
 }
 
 fn file() -> String {
@@ -124,6 +134,30 @@ fn a_chmod_that_was_answered_is_in_force_for_every_path_through_the_directory() 
             assert!(looks(world).await.is_ok(), "{depth}");
         }
     });
+}
+
+/// Has a client that is limited to a directory close those below, one after the other.
+fn closed_by_a_limited_client(bug: Option<Bug>) -> anyhow::Result<()> {
+    in_world(plan(true), bug, Duration::from_secs(10_000), async |world| {
+        let machine = make_path(&world).await;
+        let limited = world.connect_limited("limited", &path(2)).await?;
+        for depth in (3..=DEPTH).rev() {
+            let below: String = (2..depth).map(|at| format!("/d{at}")).collect();
+            limited.client.chmod(&below, 0o700).await?;
+            let found = looks(&world).await;
+            ensure!(is(&found, FsError::Denied), "{below}: {found:?}");
+            limited.client.chmod(&below, 0o755).await?;
+            ensure!(looks(&world).await.is_ok(), "{below}");
+        }
+        limited.close().await?;
+        machine.close().await
+    })
+}
+
+#[test]
+fn a_chmod_by_a_client_that_is_limited_to_a_directory_is_in_force_as_well() {
+    closed_by_a_limited_client(None).unwrap();
+    closed_by_a_limited_client(Some(Bug::OwnMoveLearnt)).unwrap_err();
 }
 
 /// An ACL that grants these rights to the user, and to all others.

@@ -423,8 +423,7 @@ impl<'a, 'b> Climb<'a, 'b> {
         let (content, version) = self.txn.glance(key)?;
         let looked = of_it(content);
         if let Looked::Found(content) = &looked {
-            let (paths, moved) = (&self.txn.shared.paths, &self.txn.shared.invalidations);
-            paths.learn((at.id, at.ino, Up::of(content)), version, moved);
+            self.txn.learn_way(*at, content, version);
         }
         Ok(looked)
     }

@@ -15,7 +15,7 @@ use super::lookup::{NAMES_MAX, find};
 use crate::{
     bugs::Bug,
     error::{Fault, Result},
-    paths::{At, Up, prove::Known},
+    paths::{At, prove::Known},
     record::{Access, Content, ContentState, Key},
     server::Counters,
     txn::Txn,
@@ -122,10 +122,9 @@ fn learn(txn: &Txn<'_>, req: &WalkTo, at: At, depth: usize) -> Result<bool> {
     let (content, version) = txn.glance(&key)?;
     let is_meant = |content: &Content| content.ino == at.ino && content.state == ContentState::Live;
     let Some(content) = content.filter(is_meant) else { return Ok(false) };
-    let (moved, up) = (&txn.shared.invalidations, Up::of(&content));
     let late = txn.shared.bugs.has(Bug::DirLearntLate);
-    let version = if late { moved.version() } else { version };
-    txn.shared.paths.learn((at.id, at.ino, up), version, moved);
+    let version = if late { txn.shared.invalidations.version() } else { version };
+    txn.learn_way(at, &content, version);
     Ok(true)
 }
 

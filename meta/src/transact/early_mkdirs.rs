@@ -17,10 +17,13 @@
 //!   servers what was born there, before it says of any directory that it does not exist
 //!   ([`learn`]). An early mkdir that has not committed by then never does. The entry stays as it
 //!   is until it is confirmed, so nobody removes a directory that comes back.
+//! - *The id was another directory's*, whose removal the other server loses: it votes when the removal
+//!   is stable ([`freed`]).
 //!
 //! Always true: an entry is committed here only while the record that was prepared for it is
 //! stored, or while its server must ask for it before it answers anybody about it.
 
+pub(crate) mod freed;
 mod here;
 pub(crate) mod news;
 mod orphaned;
@@ -28,10 +31,11 @@ pub(crate) mod table;
 mod tell;
 
 use bytes::Bytes;
-use wire::{Expected, PeerWrite, TxnId};
+use wire::{Expected, PeerWrite, Prepare, TxnId};
 
 use super::{Child, locks::Prepared};
 use crate::{
+    bugs::Bug,
     record::{Key, key},
     txn::{Txn, remote::Plan},
 };
@@ -56,6 +60,14 @@ pub(super) fn planned(plan: &Plan) -> Option<(u16, Child)> {
     let (key, content) = made(&part.expects, &part.writes)?;
     let name = Bytes::new();
     Some((*server, Child { name, key: key.clone(), content: content.clone() }))
+}
+
+/// Whether a vote for a directory must wait for stable storage: its id was that of another directory,
+/// and the removal of that one may still be lost.
+pub(crate) fn stands_on_a_removal(txn: &Txn<'_>, prepare: &Prepare) -> bool {
+    let Some((at, _)) = made(&prepare.expects, &prepare.writes) else { return false };
+    let is_unstable = txn.shared.early_mkdirs.freed.has(at) || txn.group_frees(at);
+    prepare.early_mkdir && is_unstable && !txn.shared.bugs.has(Bug::RemovalNotAwaited)
 }
 
 /// Commits an early mkdir whose entry is about to be written. The entry stays as it is until the

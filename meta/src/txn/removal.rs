@@ -64,6 +64,9 @@ pub(crate) fn remove(txn: &mut Txn<'_>, child: &Dir, others: &[Dir]) -> Result<(
     txn.end_root(&child.content);
     for share in others.iter().chain([child]) {
         let key = txn.share_key(share.content.home, share.id, share.partition);
+        if txn.shared.cluster.is_some() && txn.is_here(&key) {
+            txn.facts.freed.push(key.clone());
+        }
         txn.delete(key);
     }
     Ok(())

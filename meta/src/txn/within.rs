@@ -15,8 +15,10 @@ use wire::{DirRef, Retry};
 
 use super::Txn;
 use crate::{
+    bugs::Bug,
     error::{Fault, Result},
     paths::{At, Steps, Up},
+    record::Content,
 };
 
 /// Most directories between a directory and the session's root: a way is climbed under the lock of
@@ -24,6 +26,18 @@ use crate::{
 const DEPTH_MAX: u32 = 4096;
 
 impl Txn<'_> {
+    /// Remembers the way up from a directory, and who may search it, as it was read at this version of
+    /// the list of moves ([`Txn::glance`]).
+    ///
+    /// Race: a transaction that moves the directory, or changes its permissions, has told everybody,
+    /// and reads what it changes as it was before.
+    pub(crate) fn learn_way(&self, at: At, content: &Content, version: u64) {
+        if self.own.is_none() || self.shared.bugs.has(Bug::OwnMoveLearnt) {
+            let moved = &self.shared.invalidations;
+            self.shared.paths.learn((at.id, at.ino, Up::of(content)), version, moved);
+        }
+    }
+
     /// Refuses a directory that is not in the subtree of this session, like one that is gone.
     pub(super) fn stays_within(&self, dir: &DirRef) -> Result<()> {
         let Some(top) = self.caller.standing.within else { return Ok(()) };
@@ -58,7 +72,7 @@ impl Txn<'_> {
                     false => Ok(false),
                 };
             };
-            known.learn((at.id, at.ino, Up::of(&content)), version, moved);
+            self.learn_way(at, &content, version);
             from = At::above(&Up::of(&content));
             steps.step(from.id)?;
         }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use wire::{Birth, TxnId};
 
+use super::freed::Freed;
 use crate::{log_limit::LogLimit, record::Key, transact::Child};
 
 /// Shortest time between two lines of the log about records that wait for servers.
@@ -29,6 +30,8 @@ pub(crate) struct EarlyMkdirs {
     unheard: Mutex<HashSet<u16>>,
     unheard_count: AtomicUsize,
     waits_logged: Mutex<Option<LogLimit>>,
+    /// Ids that are free by what is not stable.
+    pub(crate) freed: Freed,
 }
 
 struct Begun {
