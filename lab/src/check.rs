@@ -65,7 +65,11 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
         host.kill();
         engines.push(host.engine());
     }
-    owned::check(&engines, world.plan().shards, &tree)?;
+    owned::check(
+        &engines.iter().map(|engine| &**engine).collect::<Vec<_>>(),
+        world.plan().shards,
+        &tree,
+    )?;
     if world.plan().servers > 1 {
         united(world).await.context("all servers taken together")?;
     }
@@ -74,7 +78,7 @@ pub async fn run(world: &World) -> anyhow::Result<()> {
 
 fn is_at_work(world: &World) -> store::Result<bool> {
     for host in world.hosts() {
-        if owned::is_at_work(host.engine())? {
+        if owned::is_at_work(&host.engine())? {
             return Ok(true);
         }
     }

@@ -70,6 +70,9 @@ struct Sim {
     /// Have mounts that hold directories.
     #[arg(long, conflicts_with_all = ["crowd", "watch"])]
     delegations: bool,
+    /// Have machines that are lost, and others that take their places.
+    #[arg(long, conflicts_with_all = ["crowd", "watch", "delegations"])]
+    machines: bool,
     /// Give servers one to three cores, and let some be away for longer than a lease.
     #[arg(long)]
     wide: bool,
@@ -127,12 +130,13 @@ fn simulate(args: &Sim) -> anyhow::Result<()> {
             Some(bug)
         }
     };
-    let Sim { trace: print, calm, servers, crowd, watch, delegations, wide, full, .. } = *args;
-    let about = match (crowd, watch, delegations) {
-        (true, _, _) => About::Crowd,
-        (false, true, _) => About::Watch,
-        (false, false, true) => About::Delegations,
-        (false, false, false) => About::Everything,
+    let Sim { trace: print, calm, servers, wide, full, .. } = *args;
+    let about = match args {
+        Sim { crowd: true, .. } => About::Crowd,
+        Sim { watch: true, .. } => About::Watch,
+        Sim { delegations: true, .. } => About::Delegations,
+        Sim { machines: true, .. } => About::Machines,
+        _ => About::Everything,
     };
     let options = Options { bug, print, calm, servers, about, wide, full };
     if let Some(seed) = args.seed {

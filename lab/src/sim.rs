@@ -8,16 +8,19 @@
 //!
 //! * `network`, `pipe`: connections that delay, fragment, break, and deliver late.
 //! * `disk`, `server`: processes that die at any moment, and the state that survives them.
+//! * `ship`, `machines`: journals, and machines that are lost and replaced.
 //! * `world`: the clients and servers that a workload is given. `work`: the workloads.
 //! * `play`: worlds of tests that inject their faults themselves. `planted`: the bugs that worlds
 //!   must find.
 //! * `trace`: the record of all events. One seed has one history, and the same hash every time.
 
+mod body;
 pub mod clock;
 pub mod disk;
 pub mod dumped;
 pub mod faults;
 pub mod jail;
+mod machines;
 pub mod network;
 mod pipe;
 pub mod plan;
@@ -25,6 +28,7 @@ pub mod planted;
 pub mod play;
 pub mod random;
 pub mod server;
+mod ship;
 pub mod show;
 pub mod trace;
 pub mod work;
@@ -219,6 +223,12 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     for host in world.hosts() {
         host.settle()?;
     }
+    let standing_by = world.clone();
+    let standing_by = spawn_local(async move {
+        if let Err(error) = standing_by.stand_by().await {
+            standing_by.trace().problem(format!("standing by: {error:#}"));
+        }
+    });
     let faults = spawn_local(faults::run(world.clone()));
     let counts = match world.plan().quotas {
         Quotas::None | Quotas::Before => None,
@@ -254,9 +264,8 @@ async fn live(plan: Plan, options: Options, trace: &Trace) -> anyhow::Result<(Co
     if faults.is_finished() && !options.calm {
         faults.await.context("faults")??;
     }
-    for host in world.hosts() {
-        host.recover()?;
-    }
+    world.recover().await?;
+    standing_by.abort();
     in_time.context("a workload hangs")??;
     ended.into_iter().collect::<anyhow::Result<Vec<()>>>()?;
     timeout(TIME_MAX, check::run(&world)).await.context("a check hangs")??;

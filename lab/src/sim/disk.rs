@@ -22,6 +22,7 @@ use store::{
 };
 
 use super::{
+    ship::Ship,
     show::Message,
     trace::{DEAD, Trace, hash_of},
 };
@@ -156,6 +157,10 @@ pub struct Disk {
     pub(super) engine: Arc<MemoryEngine>,
     pub(super) process: Arc<Process>,
     pub(super) trace: Trace,
+    /// The machine, for the trace.
+    pub(super) machine: u64,
+    /// Where what is stable is put as well.
+    pub(super) ship: Option<Arc<Ship>>,
 }
 
 impl Engine for Disk {
@@ -173,7 +178,8 @@ impl Engine for Disk {
 
     fn write(&self, batch: Batch) -> Result<()> {
         self.process.write(|| {
-            self.trace.note("write", &[batch.len() as u64, hash_of(batch.encoded())]);
+            let numbers = [self.machine, batch.len() as u64, hash_of(batch.encoded())];
+            self.trace.note("write", &numbers);
             if self.trace.prints() {
                 batch.ops().for_each(|op| self.trace.show(format_args!("  {}", key_of(&op))));
             }
@@ -183,9 +189,14 @@ impl Engine for Disk {
 
     fn sync(&self) -> Result<()> {
         self.process.write(|| {
-            self.trace.note("sync", &[self.engine.unsynced() as u64]);
+            self.trace.note("sync", &[self.machine, self.engine.unsynced() as u64]);
             self.engine.sync()
-        })
+        })?;
+        match &self.ship {
+            // The process may die between the two.
+            Some(ship) => self.process.write(|| ship.put(&self.engine)),
+            None => Ok(()),
+        }
     }
 
     fn ingest(&self, run: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<()> {

@@ -29,6 +29,7 @@ pub async fn run(world: World) -> anyhow::Result<()> {
             Aim::Leases => outlast_leases(&world, &random).await,
             Aim::Answers => delay_answers(&world, &random).await,
             Aim::Away => stay_away(&world, &random).await,
+            Aim::Machines => lose_machines(&world, &random).await,
         }
     };
     let full = async {
@@ -40,13 +41,18 @@ pub async fn run(world: World) -> anyhow::Result<()> {
     futures::try_join!(hit_anything(&world), aimed, full).map(|_| ())
 }
 
+/// The machine of a server.
+fn one_of(world: &World, random: &SimRandom) -> Host {
+    world.hosts()[random.index(world.hosts().len())].machine()
+}
+
 async fn hit_anything(world: &World) -> anyhow::Result<()> {
     let random = world.random("faults");
     let seldom = if world.plan().aim == Aim::Nothing { 1 } else { SELDOM };
     loop {
         let calm = u64::try_from(world.plan().calm.as_millis()).expect("a short time") * seldom;
         world.wait(random.ms(calm / 4..calm * 2)).await;
-        let host = &world.hosts()[random.index(world.hosts().len())];
+        let host = &one_of(world, &random);
         match random.below(12) {
             0..=3 => crash(world, host, &random).await?,
             4..=7 => cut(world, &random).await,
@@ -65,7 +71,7 @@ async fn hit_anything(world: &World) -> anyhow::Result<()> {
 async fn break_promises(world: &World, random: &SimRandom) -> anyhow::Result<()> {
     loop {
         world.wait(random.ms(10..200)).await;
-        let host = &world.hosts()[random.index(world.hosts().len())];
+        let host = &one_of(world, random);
         host.doom_with(random.pick(&Message::ALL));
         until_dead(world, host, random).await;
         host.pardon();
@@ -112,6 +118,47 @@ async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
         world.wait(time).await;
         host.keep_away(false);
         host.start()?;
+    }
+}
+
+/// Loses machines with their disks, has them stand still for longer than their journal's lease, or
+/// cuts their way to the store.
+async fn lose_machines(world: &World, random: &SimRandom) -> anyhow::Result<()> {
+    let lease = u64::try_from(world.plan().journal_lease.as_millis()).expect("a short time");
+    loop {
+        world.wait(random.ms(lease / 2..lease * 4)).await;
+        let host = &one_of(world, random);
+        let time = random.ms(lease / 2..lease * 3);
+        match random.below(4) {
+            0 => {
+                host.stop(true);
+                world.count(|counts| counts.stops += 1);
+                world.wait(time).await;
+                host.stop(false);
+            }
+            1 => host.cut_off_store(time),
+            _ => {
+                if random.one_in(2) {
+                    fall_silent(world, host, time);
+                }
+                world.count(|counts| counts.machines_lost += 1);
+                host.lose_disk();
+                world.wait(time).await;
+                host.comes_back();
+            }
+        }
+    }
+}
+
+/// Lets nothing get to a machine, or away from it, for some time: nobody hears that its connections
+/// have ended.
+fn fall_silent(world: &World, host: &Host, time: Duration) {
+    let servers = world.hosts().iter().map(Host::place);
+    for other in servers.chain(world.network().clients()) {
+        if other != host.place() {
+            world.network().wall(host.place(), other, time);
+            world.network().wall(other, host.place(), time);
+        }
     }
 }
 
@@ -184,12 +231,13 @@ async fn crash(world: &World, host: &Host, random: &SimRandom) -> anyhow::Result
     let power = world.plan().power_cuts && random.one_in(2);
     let all = world.hosts().len() > 1 && random.one_in(5);
     let hosts = if all { world.hosts() } else { std::slice::from_ref(host) };
+    let hosts: Vec<_> = hosts.iter().map(Host::machine).collect();
     if power && world.plan().volatile_blocks {
         until_unsynced(world, host).await;
     }
     hosts.iter().for_each(|host| end(host, power));
     count_crash(world, power);
-    for host in hosts {
+    for host in &hosts {
         if !random.one_in(3) {
             world.wait(random.ms(0..300)).await;
         }

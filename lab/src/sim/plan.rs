@@ -16,6 +16,11 @@ pub struct Plan {
     pub servers: u16,
     /// Number of cores of each server.
     pub cores: usize,
+    /// Number of machines of each server. With more than one, each server has a journal, and machines
+    /// may be lost: the others stand by.
+    pub machines: u16,
+    /// Lease of journals.
+    pub journal_lease: Duration,
     /// Time for which a server of a cluster may serve without renewing its lease.
     pub server_lease: Duration,
     /// Time for which a server goes on after that with requests that depend on no cached path.
@@ -92,6 +97,8 @@ pub enum About {
     Watch,
     /// Directories that mounts hold.
     Delegations,
+    /// Machines that are lost, and replaced.
+    Machines,
 }
 
 impl About {
@@ -103,6 +110,7 @@ impl About {
             About::Crowd => " --crowd",
             About::Watch => " --watch",
             About::Delegations => " --delegations",
+            About::Machines => " --machines",
         }
     }
 }
@@ -136,6 +144,8 @@ pub enum Aim {
     Answers,
     /// A server, or the coordinator, is dead for longer than a lease.
     Away,
+    /// Machines are lost with their disks, stand still, or do not reach their journals.
+    Machines,
 }
 
 /// When `/` has a quota, so that usage is counted.
@@ -228,6 +238,8 @@ impl Plan {
             seed,
             servers,
             cores: 1,
+            machines: 1,
+            journal_lease: Duration::ZERO,
             server_lease,
             alone: SimRandom::new(seed)
                 .stream("alone")
@@ -298,6 +310,27 @@ impl Plan {
                 quotas: Quotas::None,
                 ..Plan::draw(seed, servers)
             },
+            About::Machines => Plan::draw_machines(seed, servers),
+        }
+    }
+
+    /// Like [`Plan::draw`], but each server has a journal and machines that stand by.
+    #[must_use]
+    pub fn draw_machines(seed: u64, servers: u16) -> Plan {
+        let random = SimRandom::new(seed).stream("machines");
+        let journal_lease = random.ms(300..2500);
+        let plan = Plan::draw(seed, servers);
+        Plan {
+            about: About::Machines,
+            machines: random.pick(&[2, 3]),
+            journal_lease,
+            // Sessions outlast takeovers, also of several servers one after the other.
+            lease: plan.lease + 6 * (journal_lease + plan.server_lease),
+            // A lost machine takes what is not stable.
+            power_cuts: true,
+            volatile_blocks: false,
+            aim: Aim::Machines,
+            ..plan
         }
     }
 
@@ -335,6 +368,13 @@ impl Plan {
     #[must_use]
     pub fn has_small_disks(&self) -> bool {
         self.special == Special::SmallDisks
+    }
+
+    /// Whether a power cut may lose a change of a directory, and not a later one: each server loses
+    /// the end of what it has done itself. A rename of a directory is the coordinator's.
+    #[must_use]
+    pub fn loses_apart(&self) -> bool {
+        self.may_divide() || self.machines > 1 && self.servers > 1
     }
 
     /// Whether a power cut may lose answered changes.

@@ -32,6 +32,8 @@ pub enum Kind {
     Watch,
     /// A world about directories that mounts hold.
     Held,
+    /// A world whose machines are lost.
+    Lost,
 }
 
 /// A line of the table.
@@ -68,7 +70,8 @@ impl Planted {
             "full" => Kind::Full,
             "watch" => Kind::Watch,
             "held" => Kind::Held,
-            other => bail!("a world is plain, crowd, full, watch or held, not {other}"),
+            "lost" => Kind::Lost,
+            other => bail!("a world is plain, crowd, full, watch, held or lost, not {other}"),
         };
         ensure!(!rest.is_empty(), "a word of the failure is missing");
         Ok(Planted {
@@ -89,6 +92,7 @@ impl Planted {
             Kind::Full => "full",
             Kind::Watch => "watch",
             Kind::Held => "held",
+            Kind::Lost => "lost",
         };
         let bug = format!("{bug:?}");
         format!("{bug:<21} {servers} {kind:<5} {seed:<4} {within:<4} {word}")
@@ -109,6 +113,7 @@ impl Planted {
                 Kind::Crowd => About::Crowd,
                 Kind::Watch => About::Watch,
                 Kind::Held => About::Delegations,
+                Kind::Lost => About::Machines,
             };
             run(seed, Options { bug, servers, about, full, ..Options::default() })?;
             Ok(())

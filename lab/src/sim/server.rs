@@ -8,15 +8,12 @@
 
 use std::{
     cell::{Cell, RefCell},
-    future::poll_fn,
     ops::ControlFlow,
-    pin::Pin,
     rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -30,17 +27,20 @@ use store::{Batch, Blocks, BlocksError, Engine as _, MemoryEngine};
 use tokio::{
     sync::{mpsc, oneshot},
     task::{LocalSet, spawn_local},
-    time::{Instant, Sleep, sleep_until},
+    time::Instant,
 };
 
 use wire::Joined;
 
 use super::{
+    body::{Body, run},
     disk::{Disk, Process, Steps},
+    machines::Kept,
     network::{Network, Place},
     pipe::End,
     plan::Plan,
     random::SimRandom,
+    ship::Ship,
     show::Message,
     trace::Trace,
 };
@@ -54,25 +54,25 @@ const COPIES: u16 = 100;
 /// The key that signs the tokens of every world.
 pub(super) const SIGNING_KEY: &[u8] = b"a key that every world has alike";
 
-/// The machine of a server. Clones share it.
+/// The machine of a server; where machines are lost, the one that serves at present. Clones share it.
 #[derive(Clone)]
 pub struct Host {
-    inner: Rc<Inner>,
+    inner: Rc<RefCell<Rc<Inner>>>,
 }
 
-struct Inner {
-    server: u16,
-    engine: Arc<MemoryEngine>,
-    blocks: Blocks,
-    plan: Plan,
+pub(super) struct Inner {
+    pub(super) server: u16,
+    pub(super) engine: RefCell<Arc<MemoryEngine>>,
+    pub(super) blocks: Blocks,
+    pub(super) plan: Plan,
     bug: Option<Bug>,
     network: Network,
     clock: Arc<dyn Clock>,
-    random: SimRandom,
+    pub(super) random: SimRandom,
     disk_random: SimRandom,
     /// Time of each sync in milliseconds while the disk is slow; 0: it is not.
     disk_ms_slow: Arc<AtomicU64>,
-    trace: Trace,
+    pub(super) trace: Trace,
     running: RefCell<Option<Running>>,
     /// Free bytes of the disk.
     free: Arc<AtomicU64>,
@@ -85,30 +85,21 @@ struct Inner {
     kept_all: Cell<bool>,
     counters: RefCell<Vec<(String, u64)>>,
     /// Number of the machine, that of the server unless the disk is a copy of another machine's.
-    machine: u16,
+    pub(super) machine: u16,
     /// The operator's word on the disk.
     word: Cell<meta::Word>,
     /// How often the machine has booted again.
     boots: Cell<u64>,
     /// Addresses at which the server looks for the coordinator, besides the first server's.
     coordinators: RefCell<Vec<String>>,
+    /// The part of a machine whose server has a journal.
+    pub(super) kept: Option<Kept>,
 }
 
 struct Running {
     process: Arc<Process>,
     server: Server,
     body: Rc<Body>,
-}
-
-/// The tasks of a process.
-#[derive(Default)]
-struct Body {
-    tasks: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
-    stopped: Cell<bool>,
-    /// Minimum time between two steps of the process.
-    pace: Cell<Duration>,
-    rest: RefCell<Option<Pin<Box<Sleep>>>>,
-    waker: RefCell<Option<Waker>>,
 }
 
 /// The key under which one server that has all records stores what a core of a server of several
@@ -121,7 +112,21 @@ fn united_usage(key: &[u8], server: usize, servers: usize) -> Option<Vec<u8>> {
     Some([root, &core.to_be_bytes()].concat())
 }
 
+impl Inner {
+    pub(super) fn engine(&self) -> Arc<MemoryEngine> {
+        Arc::clone(&self.engine.borrow())
+    }
+}
+
 impl Host {
+    fn of(inner: Inner) -> Host {
+        Host { inner: Rc::new(RefCell::new(Rc::new(inner))) }
+    }
+
+    pub(super) fn at(&self) -> Rc<Inner> {
+        Rc::clone(&self.inner.borrow())
+    }
+
     /// The machine of a server, by its number. The first one has an empty file system, others have
     /// nothing yet.
     ///
@@ -153,42 +158,41 @@ impl Host {
                 meta::shorten_ids(engine.as_ref(), bits)?;
             }
         }
-        Ok(Host {
-            inner: Rc::new(Inner {
-                server,
-                engine,
-                blocks: if plan.volatile_blocks { Blocks::volatile() } else { Blocks::memory() },
-                plan: plan.clone(),
-                bug,
-                network: network.clone(),
-                clock: Arc::clone(clock),
-                disk_random: random.stream("disk"),
-                disk_ms_slow: Arc::default(),
-                random,
-                trace: trace.clone(),
-                running: RefCell::default(),
-                free: Arc::new(AtomicU64::new(u64::MAX)),
-                away: Cell::default(),
-                has_left: Cell::default(),
-                kept_all: Cell::default(),
-                counters: RefCell::default(),
-                machine: server,
-                word: Cell::default(),
-                boots: Cell::default(),
-                coordinators: RefCell::default(),
-            }),
-        })
+        Ok(Host::of(Inner {
+            server,
+            engine: RefCell::new(engine),
+            blocks: if plan.volatile_blocks { Blocks::volatile() } else { Blocks::memory() },
+            plan: plan.clone(),
+            bug,
+            network: network.clone(),
+            clock: Arc::clone(clock),
+            disk_random: random.stream("disk"),
+            disk_ms_slow: Arc::default(),
+            random,
+            trace: trace.clone(),
+            running: RefCell::default(),
+            free: Arc::new(AtomicU64::new(u64::MAX)),
+            away: Cell::default(),
+            has_left: Cell::default(),
+            kept_all: Cell::default(),
+            counters: RefCell::default(),
+            machine: server,
+            word: Cell::default(),
+            boots: Cell::default(),
+            coordinators: RefCell::default(),
+            kept: Kept::first(plan, server),
+        }))
     }
 
     /// Another machine for the same server, with a copy of the disk as it is now: with everything
     /// that was written, or only with what is stable. Blocks are in a store that both have.
     #[must_use]
     pub fn copy(&self, with_unsynced: bool) -> Host {
-        let before = &self.inner;
+        let before = self.at();
         let machine = before.machine + COPIES;
-        let disk = (Arc::new(before.engine.copy(with_unsynced)), before.blocks.clone());
+        let disk = (Arc::new(before.engine().copy(with_unsynced)), before.blocks.clone());
         let inner = self.beside((before.server, machine), disk, &format!("copy {machine}"));
-        Host { inner: Rc::new(inner) }
+        Host::of(inner)
     }
 
     /// Another machine of the same world, with these stores. `label` tells its random numbers from
@@ -199,10 +203,10 @@ impl Host {
         (engine, blocks): (Arc<MemoryEngine>, Blocks),
         label: &str,
     ) -> Inner {
-        let before = &self.inner;
+        let before = self.at();
         Inner {
             server,
-            engine,
+            engine: RefCell::new(engine),
             blocks,
             plan: before.plan.clone(),
             bug: before.bug,
@@ -222,35 +226,56 @@ impl Host {
             word: Cell::default(),
             boots: Cell::default(),
             coordinators: RefCell::default(),
+            kept: before.kept.as_ref().map(Kept::another),
         }
+    }
+
+    /// The machine that serves now, or did: not the one that may take its place.
+    #[must_use]
+    pub fn machine(&self) -> Host {
+        Host { inner: Rc::new(RefCell::new(self.at())) }
+    }
+
+    /// Lets another machine be the one that serves.
+    pub(super) fn moves_to(&self, machine: &Host) {
+        self.inner.replace(machine.at());
+    }
+
+    /// Another machine for the same server, with an empty disk. It stands by.
+    pub(super) fn standby(&self, number: u16) -> Host {
+        let before = self.at();
+        let machine = before.server + number * COPIES;
+        let disk = (Arc::new(MemoryEngine::new()), before.blocks.clone());
+        Host::of(self.beside((before.server, machine), disk, &format!("standby {machine}")))
     }
 
     /// Gives the operator's word on the disk, for the next starts.
     pub fn say(&self, word: meta::Word) {
-        self.inner.word.set(word);
+        self.at().word.set(word);
     }
 
     /// Lets the machine boot again: no process of before runs on it, which the next one can show.
     pub fn boot(&self) {
         self.kill();
-        self.inner.boots.set(self.inner.boots.get() + 1);
+        self.at().boots.set(self.at().boots.get() + 1);
     }
 
     /// Lets the server look for the coordinator at another address as well, from its next start on.
     pub fn look_also_at(&self, coordinator: String) {
-        self.inner.coordinators.borrow_mut().push(coordinator);
+        self.at().coordinators.borrow_mut().push(coordinator);
     }
 
     /// The address at which a copy of the machine will listen.
     #[must_use]
     pub fn address_of_copy(&self) -> String {
-        address_of(self.inner.machine + COPIES)
+        address_of(self.at().machine + COPIES)
     }
 
     /// Whether the server's process runs, is not stopped, and may serve.
     #[must_use]
     pub fn may_serve(&self) -> bool {
-        let running = self.inner.running.borrow();
+        let inner = self.at();
+        let running = inner.running.borrow();
         let serves = |running: &Running| {
             let runs = running.process.is_alive() && !running.body.stopped.get();
             runs && running.server.may_serve()
@@ -261,14 +286,15 @@ impl Host {
     /// Whether the server runs and has stopped serving for good.
     #[must_use]
     pub fn has_halted(&self) -> bool {
-        let running = self.inner.running.borrow();
+        let inner = self.at();
+        let running = inner.running.borrow();
         running.as_ref().is_some_and(|running| running.server.halted().now_or_never().is_some())
     }
 
     /// The generation of the server's process; 0: it has none.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.inner.running.borrow().as_ref().map_or(0, |running| running.server.generation())
+        self.at().running.borrow().as_ref().map_or(0, |running| running.server.generation())
     }
 
     /// Merges the stores of all servers of a cluster, none of which may run, into the machine of a
@@ -278,10 +304,10 @@ impl Host {
     /// When a record or a block cannot be read.
     pub async fn unite(hosts: &[Host]) -> anyhow::Result<Host> {
         let (engine, blocks) = (Arc::new(MemoryEngine::new()), Blocks::memory());
-        let plan = &hosts[0].inner.plan;
+        let plan = &hosts[0].at().plan;
         for (server, host) in hosts.iter().enumerate() {
             let mut batch = Batch::default();
-            host.inner.engine.scan(&[], &[u8::MAX; 16], &mut |key, value| {
+            host.engine().scan(&[], &[u8::MAX; 16], &mut |key, value| {
                 // Of what servers have for themselves, the first one's is taken, but for its
                 // identity. The rest is of the shards of each.
                 let kept = match key {
@@ -296,10 +322,10 @@ impl Host {
                 ControlFlow::Continue(())
             })?;
             engine.write(batch)?;
-            let mut list = host.inner.blocks.list();
+            let mut list = host.at().blocks.list();
             while let Some(block) = list.try_next().await? {
                 let len = block.bytes.context("blocks in memory know how long they are")?;
-                match host.inner.blocks.get(block.id, len, 0..len).await {
+                match host.at().blocks.get(block.id, len, 0..len).await {
                     Ok(data) => drop(blocks.put(block.id, data).await?),
                     // A power cut has torn the block. A check finds it missing if a record names
                     // it.
@@ -322,11 +348,12 @@ impl Host {
     ) -> Host {
         let label = format!("in its place {server}");
         let inner = Inner {
-            plan: Plan { servers, ..self.inner.plan.clone() },
+            plan: Plan { servers, machines: 1, ..self.at().plan.clone() },
             bug: None,
+            kept: None,
             ..self.beside((server, server), disk, &label)
         };
-        Host { inner: Rc::new(inner) }
+        Host::of(inner)
     }
 
     /// Formats the machine as a member of the cluster.
@@ -334,9 +361,9 @@ impl Host {
     /// # Errors
     /// When it was formatted before.
     pub fn format_joined(&self, joined: &Joined, member: u64) -> anyhow::Result<()> {
-        let Inner { engine, plan, .. } = &*self.inner;
+        let Inner { plan, .. } = &*self.at();
         let servers = plan.begins_with.unwrap_or(plan.servers);
-        Ok(meta::format_joined(engine.as_ref(), joined, member, servers)?)
+        Ok(meta::format_joined(&*self.engine(), joined, member, servers)?)
     }
 
     /// Makes the only server of a file system a coordinator, from its next start on.
@@ -344,35 +371,57 @@ impl Host {
     /// # Errors
     /// When its store fails.
     pub fn found_cluster(&self) -> anyhow::Result<()> {
-        Ok(meta::found_cluster(self.inner.engine.as_ref(), &self.inner.random)?)
+        Ok(meta::found_cluster(&*self.engine(), &self.at().random)?)
     }
 
     /// Whether the server has left its cluster: it does not start any more.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        self.inner.has_left.get()
+        self.at().has_left.get()
     }
 
-    /// Starts the server, if it does not run, is not kept away and has not left its cluster.
+    /// Starts the server, if it does not run, is not kept away and has not left its cluster, and if
+    /// its journal is not another machine's.
     ///
     /// # Errors
     /// When the server cannot open the file system.
     pub fn start(&self) -> anyhow::Result<()> {
-        let inner = &self.inner;
+        match &self.at().kept {
+            Some(kept) if !kept.owns() => Ok(()),
+            Some(_) | None => self.start_if(None),
+        }
+    }
+
+    /// Starts the server of a machine that stands by, if its journal still ends with this segment.
+    pub(super) fn start_after(&self, segment: u64) -> anyhow::Result<()> {
+        self.start_if(Some(segment))
+    }
+
+    fn start_if(&self, ends_at: Option<u64>) -> anyhow::Result<()> {
+        let inner = self.at();
         if inner.running.borrow().is_some() || inner.away.get() || inner.has_left.get() {
             return Ok(());
         }
         self.take_log()?;
+        let ship = match &inner.kept {
+            None => None,
+            Some(kept) => {
+                let Some(ship) = inner.take_over(kept, ends_at)? else { return Ok(()) };
+                Some(Arc::new(ship))
+            }
+        };
         let process = Process::new();
         let disk = Disk {
-            engine: Arc::clone(&inner.engine),
+            engine: inner.engine(),
             process: Arc::clone(&process),
             trace: inner.trace.clone(),
+            machine: inner.machine.into(),
+            ship: ship.clone(),
         };
         let server = Server::open_wrong(
             Arc::new(disk),
             inner.blocks.clone(),
-            self.options(&process),
+            self.options(&process, ship.clone()),
             Arc::clone(&inner.clock),
             Arc::new(inner.random.clone()),
             inner.bug,
@@ -383,13 +432,19 @@ impl Host {
             (0..inner.plan.cores).map(|index| server.core(index)).collect(),
             inner.network.listen(inner.machine, address_of(inner.machine), &process),
         );
-        if inner.plan.moves {
-            let (begin, begins_anew) = oneshot::channel();
-            let says = says_to_begin_anew(server.clone(), begin);
+        if inner.plan.moves || ship.is_some() {
+            let (says, said) = oneshot::channel();
+            let ends = says_how_it_ends(server.clone(), says);
+            let (keeper, kept) = (server.clone(), ship);
+            let keeps = async move {
+                if let Some(ship) = kept {
+                    ship.keep(keeper).await;
+                }
+            };
             body.tasks.replace(Some(Box::pin(async {
-                join!(serving, says);
+                join!(serving, ends, keeps);
             })));
-            spawn_local(begin_anew(self.clone(), Arc::clone(&process), begins_anew));
+            spawn_local(end_of(self.machine(), Arc::clone(&process), said));
         } else {
             body.tasks.replace(Some(Box::pin(serving)));
         }
@@ -400,13 +455,15 @@ impl Host {
 
     /// Whether this process is the server's.
     fn is_of(&self, process: &Arc<Process>) -> bool {
-        let running = self.inner.running.borrow();
+        let inner = self.at();
+        let running = inner.running.borrow();
         running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.process, process))
     }
 
     /// Truncates the log before the first record whose block a power cut has taken.
     fn take_log(&self) -> anyhow::Result<()> {
-        let Inner { engine, blocks, bug, trace, .. } = &*self.inner;
+        let Inner { blocks, bug, trace, .. } = &*self.at();
+        let engine = self.engine();
         if blocks.puts_are_stable() {
             return Ok(());
         }
@@ -421,9 +478,9 @@ impl Host {
         Ok(())
     }
 
-    fn options(&self, process: &Arc<Process>) -> ServerOptions {
-        let Inner { plan, network, machine, .. } = &*self.inner;
-        let (started, free) = (Instant::now(), Arc::clone(&self.inner.free));
+    fn options(&self, process: &Arc<Process>, ship: Option<Arc<Ship>>) -> ServerOptions {
+        let Inner { plan, network, machine, .. } = &*self.at();
+        let (started, free) = (Instant::now(), Arc::clone(&self.at().free));
         ServerOptions {
             cores: plan.cores,
             durability: plan.durability,
@@ -435,11 +492,12 @@ impl Host {
                 lease: plan.server_lease,
                 alone: plan.alone,
                 awake_or_not: Arc::new(move || started.elapsed()),
-                kept_all: self.inner.kept_all.get(),
+                kept_all: self.at().kept_all.get(),
                 place: self.place_of(),
-                word: self.inner.word.get(),
-                calls: false,
+                word: self.word(),
+                calls: ship.is_some(),
             }),
+            journal: ship.map(|ship| ship as Arc<dyn meta::Journal>),
             offload: self.offload(),
             limits: Limits {
                 free: Arc::new(move || free.load(Ordering::Relaxed)),
@@ -454,16 +512,25 @@ impl Host {
     }
 
     fn coordinators(&self) -> Vec<String> {
-        match self.inner.server {
+        let inner = self.at();
+        match inner.server {
             0 => Vec::new(),
-            _ => [&[address_of(0)][..], &self.inner.coordinators.borrow()].concat(),
+            _ => [addresses_of(0, &inner.plan), inner.coordinators.borrow().clone()].concat(),
         }
+    }
+
+    /// The operator's word on the disk, or that of the journal: the process before has ended.
+    fn word(&self) -> meta::Word {
+        let inner = self.at();
+        let word = inner.word.get();
+        let succeeds = inner.kept.as_ref().is_some_and(Kept::succeeds);
+        meta::Word { replaces: word.replaces || succeeds, ..word }
     }
 
     /// The place of the machine's processes: a word for its boot, and its disk. A power cut leaves
     /// the place as it is: the process before has ended then, too.
     fn place_of(&self) -> meta::Place {
-        let Inner { machine, boots, .. } = &*self.inner;
+        let Inner { machine, boots, .. } = &*self.at();
         let boot = match boots.get() {
             0 if *machine < COPIES => "disk".to_owned(),
             0 => "copy".to_owned(),
@@ -471,22 +538,30 @@ impl Host {
         };
         meta::Place {
             process: format!("{boot} {machine}").into(),
-            home: format!("disk {machine}").into(),
+            home: match self.at().kept.as_ref().map_or(0, |kept| kept.disks.get()) {
+                0 => format!("disk {machine}").into(),
+                disk => format!("disk {machine} {disk}").into(),
+            },
         }
     }
 
     fn offload(&self) -> Offload {
-        let max = self.inner.plan.disk_ms_max;
-        if max == 0 {
+        let max = self.at().plan.disk_ms_max;
+        let cut = self.at().kept.as_ref().map(|kept| Arc::clone(&kept.cut_until));
+        if max == 0 && cut.is_none() {
             return Offload::Inline;
         }
-        let (random, slow) = (self.inner.disk_random.clone(), Arc::clone(&self.inner.disk_ms_slow));
+        let (random, slow) = (self.at().disk_random.clone(), Arc::clone(&self.at().disk_ms_slow));
         Offload::Timed(Arc::new(move || {
+            let cut = cut.as_ref().map(|until| *until.lock());
+            if let Some(until) = cut.filter(|until| *until > Instant::now()) {
+                return (until - Instant::now(), Duration::ZERO);
+            }
             let slow = slow.load(Ordering::Relaxed);
             if slow > 0 {
                 return (Duration::from_millis(slow), Duration::ZERO);
             }
-            let takes = random.ms(0..max);
+            let takes = random.ms(0..max.max(1));
             // The sync is done at the beginning of this time or at its end, so that it is as late
             // as possible for some observer.
             if random.one_in(2) { (takes, Duration::ZERO) } else { (Duration::ZERO, takes) }
@@ -496,25 +571,25 @@ impl Host {
     /// Lets each sync take `ms` milliseconds from now on; 0 ends that. Where the plan gives syncs
     /// no time they still take none.
     pub fn slow_down_disk(&self, ms: u64) {
-        self.inner.disk_ms_slow.store(ms, Ordering::Relaxed);
+        self.at().disk_ms_slow.store(ms, Ordering::Relaxed);
     }
 
     /// Fills the disk, as another program would, so that removals still work; with `all` only reads
     /// do. The server looks at its disk a few times in a second.
     pub fn fill_disk(&self, all: bool) {
-        self.inner.trace.note("full", &[u64::from(self.inner.server), u64::from(all)]);
-        self.inner.free.store(if all { 0 } else { RESERVE - 1 }, Ordering::Relaxed);
+        self.at().trace.note("full", &[u64::from(self.at().server), u64::from(all)]);
+        self.at().free.store(if all { 0 } else { RESERVE - 1 }, Ordering::Relaxed);
     }
 
     /// Makes room on the disk again.
     pub fn free_disk(&self) {
-        self.inner.free.store(u64::MAX, Ordering::Relaxed);
+        self.at().free.store(u64::MAX, Ordering::Relaxed);
     }
 
     /// Kills the server (SIGKILL). Bytes in flight from it may be lost.
     pub fn kill(&self) {
-        if self.inner.running.borrow().is_some() {
-            self.sweep_away(self.inner.random.one_in(2));
+        if self.at().running.borrow().is_some() {
+            self.sweep_away(self.at().random.one_in(2));
         }
     }
 
@@ -528,13 +603,16 @@ impl Host {
     }
 
     fn sweep_away(&self, reset: bool) {
-        let Some(running) = self.inner.running.take() else { return };
+        let Some(running) = self.at().running.take() else { return };
         running.process.die();
         if running.server.has_had_lease() {
-            self.inner.kept_all.set(true);
+            self.at().kept_all.set(true);
+            if let Some(kept) = &self.at().kept {
+                kept.had_lease.set(true);
+            }
         }
-        self.inner.trace.note("kill", &[u64::from(self.inner.server), u64::from(reset)]);
-        self.inner.network.server_died(self.inner.machine, reset);
+        self.at().trace.note("kill", &[u64::from(self.at().server), u64::from(reset)]);
+        self.at().network.server_died(self.at().machine, reset);
         for (name, count) in running.server.counters() {
             self.add_count(&name, count);
         }
@@ -543,7 +621,8 @@ impl Host {
     }
 
     fn add_count(&self, name: &str, count: u64) {
-        let mut sum = self.inner.counters.borrow_mut();
+        let inner = self.at();
+        let mut sum = inner.counters.borrow_mut();
         match sum.iter_mut().find(|(known, _)| known == name) {
             Some((_, total)) => *total += count,
             None => sum.push((name.to_owned(), count)),
@@ -553,8 +632,8 @@ impl Host {
     /// Cuts the power: kills the server, and loses a part of the unsynced data.
     pub fn power_cut(&self) {
         self.kill();
-        let random = &self.inner.random;
-        let keep = random.index(self.inner.engine.unsynced() + 1);
+        let random = &self.at().random;
+        let keep = random.index(self.engine().unsynced() + 1);
         self.lose(keep, |bytes| match random.below(3) {
             0 => 0,
             1 => random.index(bytes),
@@ -565,7 +644,11 @@ impl Host {
     /// Keeps the first `keep` of the unsynced writes, and of each unsynced block the number of
     /// bytes that `left` says.
     fn lose(&self, keep: usize, left: impl FnMut(usize) -> usize) {
-        let Inner { engine, blocks, trace, kept_all, .. } = &*self.inner;
+        let Inner { blocks, trace, kept_all, .. } = &*self.at();
+        let engine = self.engine();
+        if let Some(kept) = &self.at().kept {
+            kept.dies();
+        }
         trace.note("power cut", &[engine.unsynced() as u64, keep as u64]);
         engine.power_cut(keep);
         let lost = blocks.power_cut(left) as u64;
@@ -578,32 +661,32 @@ impl Host {
 
     /// Lets the server die with its `writes`th write from now, before or after that write is done.
     pub fn doom(&self, writes: i64, before: bool) {
-        if let Some(running) = &*self.inner.running.borrow() {
+        if let Some(running) = &*self.at().running.borrow() {
             running.process.die_at(writes, before);
         }
     }
 
     /// Lets the server die when it has sent such a message.
     pub fn doom_with(&self, message: Message) {
-        if let Some(running) = &*self.inner.running.borrow() {
+        if let Some(running) = &*self.at().running.borrow() {
             running.process.die_with(Some(message));
         }
     }
 
     /// Forbids starting the server, or allows it again.
     pub fn keep_away(&self, away: bool) {
-        self.inner.away.set(away);
+        self.at().away.set(away);
     }
 
     /// Whether starting the server is forbidden.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        self.inner.away.get()
+        self.at().away.get()
     }
 
     /// Counts the steps of the server from now on. A victim dies with the last step.
     pub fn count_steps(&self, steps: &Arc<Steps>, is_victim: bool) {
-        if let Some(running) = &*self.inner.running.borrow() {
+        if let Some(running) = &*self.at().running.borrow() {
             running.process.count_steps(steps);
             if is_victim {
                 steps.doom(&running.process);
@@ -613,7 +696,7 @@ impl Host {
 
     /// Takes back the server's doom, if that has not struck yet.
     pub fn pardon(&self) {
-        if let Some(running) = &*self.inner.running.borrow() {
+        if let Some(running) = &*self.at().running.borrow() {
             running.process.die_at(i64::MAX, false);
             running.process.die_with(None);
         }
@@ -622,13 +705,13 @@ impl Host {
     /// Whether the server runs and has not died of its doom.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.inner.running.borrow().as_ref().is_some_and(|running| running.process.is_alive())
+        self.at().running.borrow().as_ref().is_some_and(|running| running.process.is_alive())
     }
 
     /// Stops the server (SIGSTOP), or continues it (SIGCONT).
     pub fn stop(&self, stopped: bool) {
-        if let Some(running) = &*self.inner.running.borrow() {
-            self.inner.trace.note("stop", &[u64::from(self.inner.server), u64::from(stopped)]);
+        if let Some(running) = &*self.at().running.borrow() {
+            self.at().trace.note("stop", &[u64::from(self.at().server), u64::from(stopped)]);
             running.body.stopped.set(stopped);
             running.body.wake();
         }
@@ -636,11 +719,21 @@ impl Host {
 
     /// Slows the server down to one step in `pace`; zero is full speed.
     pub fn slow_down(&self, pace: Duration) {
-        if let Some(running) = &*self.inner.running.borrow() {
-            self.inner.trace.say(format_args!("server {} at {pace:?}", self.inner.server));
+        if let Some(running) = &*self.at().running.borrow() {
+            self.at().trace.say(format_args!("server {} at {pace:?}", self.at().server));
             running.body.pace.set(pace);
             running.body.wake();
         }
+    }
+
+    /// Ends all faults of the machine.
+    pub(super) fn end_faults(&self) {
+        self.keep_away(false);
+        self.free_disk();
+        self.stop(false);
+        self.slow_down(Duration::ZERO);
+        self.pardon();
+        self.cut_off_store(Duration::ZERO);
     }
 
     /// Ends all faults of the server, and starts it if it does not run.
@@ -648,11 +741,7 @@ impl Host {
     /// # Errors
     /// As for [`Host::start`].
     pub fn recover(&self) -> anyhow::Result<()> {
-        self.keep_away(false);
-        self.free_disk();
-        self.stop(false);
-        self.slow_down(Duration::ZERO);
-        self.pardon();
+        self.end_faults();
         if !self.is_alive() {
             self.kill();
         }
@@ -662,7 +751,7 @@ impl Host {
     /// The server's place in the network.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place::Server(self.inner.machine)
+        Place::Server(self.at().machine)
     }
 
     /// The sum of a counter over all server processes that ran here.
@@ -671,14 +760,14 @@ impl Host {
         let of = |list: &[(String, u64)]| -> u64 {
             list.iter().filter(|(known, _)| known == name).map(|(_, count)| count).sum()
         };
-        let now = self.inner.running.borrow().as_ref().map(|running| running.server.counters());
-        of(&self.inner.counters.borrow()) + now.map_or(0, |now| of(&now))
+        let now = self.at().running.borrow().as_ref().map(|running| running.server.counters());
+        of(&self.at().counters.borrow()) + now.map_or(0, |now| of(&now))
     }
 
     /// Total of a timed distribution since the server was started, such as `handoff_frozen_nanos`.
     #[must_use]
     pub fn time_of(&self, name: &str) -> Duration {
-        let load = self.inner.running.borrow().as_ref().map(|running| running.server.load());
+        let load = self.at().running.borrow().as_ref().map(|running| running.server.load());
         let timed = load.into_iter().flat_map(|load| load.distributions);
         let sum = timed.filter(|(known, _)| known == name).map(|(_, times)| times.sum).sum();
         Duration::from_nanos(sum)
@@ -686,14 +775,14 @@ impl Host {
 
     /// The engine, which survives the server.
     #[must_use]
-    pub fn engine(&self) -> &MemoryEngine {
-        &self.inner.engine
+    pub fn engine(&self) -> Arc<MemoryEngine> {
+        self.at().engine()
     }
 
     /// The block store, which survives the server.
     #[must_use]
-    pub fn blocks(&self) -> &Blocks {
-        &self.inner.blocks
+    pub fn blocks(&self) -> Blocks {
+        self.at().blocks.clone()
     }
 
     /// Syncs blocks and engine, so that a power cut loses nothing written before.
@@ -701,83 +790,68 @@ impl Host {
     /// # Errors
     /// When one of them cannot sync.
     pub fn settle(&self) -> anyhow::Result<()> {
-        self.inner.blocks.sync()?;
-        Ok(self.inner.engine.sync()?)
+        self.at().blocks.sync()?;
+        Ok(self.engine().sync()?)
     }
 }
 
-/// The address at which a server listens.
+/// The addresses at which a server may listen.
+pub(super) fn addresses_of(server: u16, plan: &Plan) -> Vec<String> {
+    (0..plan.machines).map(|machine| address_of(server + machine * COPIES)).collect()
+}
+
+/// The address at which the server of a machine listens.
 #[must_use]
 pub fn address_of(server: u16) -> String {
     format!("server-{server}:1")
 }
 
-impl Body {
-    fn wake(&self) {
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    /// Whether a slow machine has to wait before the next step.
-    fn rests(&self, cx: &mut Context<'_>) -> bool {
-        let mut rest = self.rest.borrow_mut();
-        if let Some(rest) = rest.as_mut()
-            && rest.as_mut().poll(cx).is_pending()
-        {
-            return true;
-        }
-        let pace = self.pace.get();
-        *rest = (!pace.is_zero()).then(|| Box::pin(sleep_until(Instant::now() + pace)));
-        false
-    }
-}
-
-/// Says when the server of a process ends for good, or is to be opened anew: then `true`.
-async fn says_to_begin_anew(server: Server, begin: oneshot::Sender<bool>) {
-    let problem = server.halted().await;
-    let ends = match problem.then {
-        Then::BeginsAnew => Some(true),
-        Then::Leaves => Some(false),
-        Then::Ends | Then::Waits => None,
-    };
-    if let Some(again) = ends {
-        // At the end of a world nobody listens any more.
-        let _ = begin.send(again);
-    }
+/// Says when the server of a process ends for good, or is to be opened anew.
+async fn says_how_it_ends(server: Server, says: oneshot::Sender<Then>) {
+    let then = server.halted().await.then;
+    // At the end of a world nobody listens any more.
+    let _ = says.send(then);
     std::future::pending().await
 }
 
-/// Starts a server again that is to be opened anew, unless it has left, as `pando serve` does.
-async fn begin_anew(host: Host, process: Arc<Process>, begins: oneshot::Receiver<bool>) {
-    let Ok(again) = begins.await else { return };
+/// Starts a server again that is to be opened anew, unless it has left, as `pando serve` does. The
+/// process of a server whose journal is lost ends.
+async fn end_of(host: Host, process: Arc<Process>, said: oneshot::Receiver<Then>) {
+    let Ok(then) = said.await else { return };
     if !host.is_of(&process) {
         return;
     }
-    if !again {
-        host.inner.trace.note("leaves", &[u64::from(host.inner.server)]);
-        host.kill();
-        host.inner.has_left.set(true);
-        return;
-    }
-    host.inner.trace.note("begins anew", &[u64::from(host.inner.server)]);
-    host.kill();
-    if let Err(error) = host.start() {
-        tracing::error!(error = format!("{error:#}"), "a server does not begin anew");
-    }
-}
-
-/// Runs the tasks of a process until they are swept away.
-async fn run(body: Rc<Body>) {
-    poll_fn(|cx| {
-        body.waker.replace(Some(cx.waker().clone()));
-        match body.tasks.borrow_mut().as_mut() {
-            None => Poll::Ready(()),
-            Some(_) if body.stopped.get() || body.rests(cx) => Poll::Pending,
-            Some(tasks) => tasks.as_mut().poll(cx),
+    let inner = host.at();
+    let number = u64::from(inner.server);
+    match then {
+        Then::BeginsAnew if inner.plan.moves => {
+            inner.trace.note("begins anew", &[number]);
+            host.kill();
+            if let Err(error) = host.start() {
+                tracing::error!(error = format!("{error:#}"), "a server does not begin anew");
+            }
         }
-    })
-    .await;
+        Then::Leaves if inner.plan.moves => {
+            inner.trace.note("leaves", &[number]);
+            host.kill();
+            inner.has_left.set(true);
+        }
+        // One that was doomed to die is started again by who has doomed it.
+        Then::Ends if inner.kept.is_some() && process.is_alive() => {
+            inner.trace.note("ends", &[number]);
+            host.kill();
+            match host.start() {
+                Ok(()) if host.is_alive() => {
+                    inner.trace.problem("the owner of a journal has stopped serving".to_owned());
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::error!(error = format!("{error:#}"), "a server does not start again");
+                }
+            }
+        }
+        Then::Ends | Then::Waits | Then::BeginsAnew | Then::Leaves => {}
+    }
 }
 
 /// Runs a server process. Its cores take connections in turn.

@@ -71,7 +71,7 @@ async fn on_small_disks(world: &World) -> anyhow::Result<Vec<Work>> {
 pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
     let random = world.random("works");
     match world.plan().about {
-        About::Everything => {}
+        About::Everything | About::Machines => {}
         About::Crowd => {
             return Ok(vec![
                 Work::new("crowd", crowd::set_up(world, 0).await?),
@@ -119,9 +119,15 @@ pub async fn set_up(world: &World) -> anyhow::Result<Vec<Work>> {
             (1, Aim::Leases | Aim::Answers) => 8,
             (2, Aim::Answers) => 6,
             (2, Aim::Leases) => 9,
-            (_, Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Answers | Aim::Away) => {
-                random.below(8)
-            }
+            (
+                _,
+                Aim::Nothing
+                | Aim::Promises
+                | Aim::Leases
+                | Aim::Answers
+                | Aim::Away
+                | Aim::Machines,
+            ) => random.below(8),
         };
         let choice = match choice {
             // A removed file that the trash keeps has a name. In the model it has none.

@@ -2,25 +2,33 @@
 
 use std::{
     cell::{Cell, RefCell},
+    iter,
     rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
+use anyhow::ensure;
 use base::{Clock, Cred, DirId, EntryName, FsError, NameVersion, placement::shard_of};
 use client::{AccessTimes, Client, Config, Error, Resolution};
 use meta::Bug;
+use tokio::time::Instant;
 use wire::{Join, Token, XattrMode};
 
 use super::{
     clock::SimClock,
+    machines,
     network::{Network, Place},
     plan::{Plan, Special},
     random::SimRandom,
-    server::{Host, SIGNING_KEY, address_of},
+    server::{Host, SIGNING_KEY, address_of, addresses_of},
     trace::Trace,
 };
 
+/// Time in which a server is replaced whose machine is lost.
+const RECOVERY_MAX: Duration = Duration::from_secs(60);
+/// Pause between two looks whether one is.
+const LOOK: Duration = Duration::from_millis(20);
 /// Maximum number of partitions of a directory; few, because names are few.
 const PARTITIONS_MAX: u16 = 6;
 
@@ -37,6 +45,8 @@ struct Inner {
     network: Network,
     clock: Arc<SimClock>,
     hosts: Vec<Host>,
+    /// All machines of each server.
+    machines: Vec<Vec<Host>>,
     clients: Cell<u64>,
     counts: RefCell<Counts>,
 }
@@ -84,6 +94,10 @@ pub struct Counts {
     pub away: u64,
     /// Times that the coordinator was dead for longer than a lease.
     pub coordinators_away: u64,
+    /// Machines that were lost with their disks.
+    pub machines_lost: u64,
+    /// Machines that took another one's place.
+    pub takeovers: u64,
     /// Leases of servers that ended before they were renewed.
     pub leases_ended: u64,
     /// Transactions begun over several servers.
@@ -171,6 +185,10 @@ impl World {
             trace.expect("the disk is nearly full");
             trace.expect("the disk is full: only reads");
         }
+        if plan.machines > 1 {
+            trace.expect("the journal is lost");
+            trace.expect("a newer process of server");
+        }
         let random = SimRandom::new(plan.seed);
         let network = Network::new(&plan, random.stream("network"), trace.clone());
         let clock = Arc::new(SimClock::start(plan.fine_clock));
@@ -181,6 +199,11 @@ impl World {
             let host = Host::new(server, &plan, bug, &network, &wall, random, trace)?;
             hosts.push(host);
         }
+        let all_of = |host: &Host| -> Vec<Host> {
+            let standbys = (1..plan.machines).map(|number| host.standby(number));
+            iter::once(host.machine()).chain(standbys).collect()
+        };
+        let machines = hosts.iter().map(all_of).collect();
         hosts[0].start()?;
         let inner = Inner {
             plan,
@@ -189,6 +212,7 @@ impl World {
             network,
             clock,
             hosts,
+            machines,
             clients: Cell::new(0),
             counts: RefCell::default(),
         };
@@ -328,7 +352,7 @@ impl World {
             plan.special == Special::Sequential && random.stream("resolution").one_in(2);
         self.count(|counts| counts.sequential += u64::from(sequential));
         let config = Config {
-            addresses: (0..plan.servers).map(address_of).collect(),
+            addresses: (0..plan.servers).flat_map(|server| addresses_of(server, plan)).collect(),
             token: Token::administrator().sign(SIGNING_KEY),
             client_name: name.to_owned(),
             cred: Cred::ROOT,
@@ -369,6 +393,38 @@ impl World {
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         &self.inner.hosts
+    }
+
+    /// Has the machines of all servers stand by, where there are several. The result ends only with
+    /// an error.
+    ///
+    /// # Errors
+    /// When a journal or an engine is damaged.
+    pub async fn stand_by(&self) -> anyhow::Result<()> {
+        let each = self.hosts().iter().zip(&self.inner.machines);
+        let each = each.flat_map(|(host, machines)| machines.iter().map(move |one| (host, one)));
+        let run = each.map(|(host, one)| machines::run(self.clone(), host.clone(), one.clone()));
+        futures::future::try_join_all(run).await.map(drop)
+    }
+
+    /// Ends all faults of all machines, and waits until each server is served.
+    ///
+    /// # Errors
+    /// When a server cannot be started, or no machine takes its place.
+    pub async fn recover(&self) -> anyhow::Result<()> {
+        for machine in self.inner.machines.iter().flatten() {
+            machine.end_faults();
+        }
+        for host in self.hosts() {
+            host.recover()?;
+            let begun = Instant::now();
+            while !host.is_alive() {
+                ensure!(begun.elapsed() < RECOVERY_MAX, "{:?} is not replaced", host.place());
+                self.wait(LOOK).await;
+                host.recover()?;
+            }
+        }
+        Ok(())
     }
 
     /// Merges the stores of all servers, none of which may run, and starts a single server on them.
@@ -550,6 +606,8 @@ impl Counts {
         self.handoffs_done += other.handoffs_done;
         self.away += other.away;
         self.coordinators_away += other.coordinators_away;
+        self.machines_lost += other.machines_lost;
+        self.takeovers += other.takeovers;
         self.leases_ended += other.leases_ended;
         self.transactions_begun += other.transactions_begun;
         self.transactions_aborted += other.transactions_aborted;

@@ -17,6 +17,8 @@ const SEEDS: u64 = 1000;
 const CLUSTER_SEEDS: u64 = 160;
 const CROWD_SEEDS: u64 = 20;
 const WATCH_SEEDS: u64 = 100;
+/// Worlds whose machines are lost, for each number of servers.
+const MACHINE_SEEDS: u64 = 60;
 /// Worlds about directories that mounts hold, for each number of servers.
 const DELEGATION_SEEDS: u64 = 40;
 
@@ -229,6 +231,31 @@ fn every_mount_that_holds_directories_answers_as_the_model() {
     }
 }
 
+#[test]
+fn machines_that_are_lost_take_nothing_that_was_stable() {
+    let mut all = Counts::default();
+    for servers in 1..=4 {
+        let start = 1000 * u64::from(servers);
+        let options =
+            Options { servers: Some(servers), about: About::Machines, ..Options::default() };
+        let what = format!("worlds of {servers} servers whose machines are lost");
+        let sum = sum_of(&what, start..start + MACHINE_SEEDS, options);
+        assert!(sum.machines_lost > MACHINE_SEEDS, "only {} are lost", sum.machines_lost);
+        assert!(sum.takeovers > sum.machines_lost, "only {} are replaced", sum.takeovers);
+        assert_happened(&[
+            ("kills", sum.kills),
+            ("cut connections", sum.cuts),
+            ("stops", sum.stops),
+            ("retries", sum.retries),
+            ("suppressed duplicates", sum.duplicates_suppressed),
+            ("clients that were told of losses", sum.losses),
+            ("histories of concurrent clients", sum.histories),
+        ]);
+        all.add(&sum);
+    }
+    assert_seldom(&all);
+}
+
 /// Worlds about directories that mounts hold which have failed once: number of servers, and seed.
 const FAILED_ONCE: [(u16, u64); 5] = [
     // Attributes that were set of a directory were told without a rename that had been answered.
@@ -329,6 +356,7 @@ finds! {
     it_finds_that_a_server_without_room_is_ignored: NoRoomIgnored,
     it_finds_that_a_fast_path_is_not_checked: FastPathUnchecked,
     it_finds_that_a_directory_is_learnt_too_late: DirLearntLate,
+    it_finds_that_the_lease_of_a_journal_is_ignored: TenureIgnored,
     it_finds_that_a_stricter_directory_is_not_listed: StricterUnlisted,
     it_finds_that_a_directory_with_less_permission_is_not_listed: ReducedUnlisted,
     it_finds_that_a_directory_that_moved_is_not_listed: MovedUnlisted,

@@ -44,8 +44,9 @@ struct State {
 
 /// A log of batches that are stable and can still be cut off.
 struct Log {
-    /// The stable records when the log began.
+    /// The stable records when the log began, and the number of batches that made them.
     from: Map,
+    at: u64,
     synced: Vec<Batch>,
 }
 
@@ -119,7 +120,8 @@ impl MemoryEngine {
     /// Begins a log with the next batch that is synced; an older one ends.
     pub fn begin_log(&self) {
         let state = &mut *self.state.write();
-        state.log = Some(Log { from: state.stable.clone(), synced: Vec::new() });
+        state.log =
+            Some(Log { from: state.stable.clone(), at: state.position, synced: Vec::new() });
     }
 
     /// The batches since the log began, oldest first, synced or not; without a log, those that are
@@ -129,6 +131,15 @@ impl MemoryEngine {
         let state = self.state.read();
         let synced = state.log.iter().flat_map(|log| &log.synced);
         synced.chain(&state.unsynced).cloned().collect()
+    }
+
+    /// The batches after this position, oldest first, synced or not, each with its position; nothing
+    /// if the log began later.
+    #[must_use]
+    pub fn log_after(&self, position: u64) -> Option<Vec<(u64, Batch)>> {
+        let at = self.state.read().log.as_ref()?.at;
+        let numbered = self.log().into_iter().zip(at + 1..).map(|(batch, number)| (number, batch));
+        (at <= position).then(|| numbered.filter(|(number, _)| *number > position).collect())
     }
 
     /// Cuts off the end of the log: the first `keep` batches stay as stable as they were.
@@ -348,8 +359,13 @@ pub(crate) mod tests {
             write(&engine, b"e");
             engine.power_cut(1);
             assert_eq!((engine.log().len(), engine.unsynced()), ((keep + 1).min(4), 0));
+            let log = engine.log();
+            let numbers: Vec<_> = engine.log_after(1).unwrap().iter().map(|(at, _)| *at).collect();
+            assert_eq!(numbers, (2..2 + log.len() as u64).collect::<Vec<_>>());
+            assert_eq!(engine.log_after(0), None);
             engine.begin_log();
             assert!(engine.log().is_empty());
+            assert_eq!(engine.log_after(engine.position()), Some(vec![]));
         }
     }
 

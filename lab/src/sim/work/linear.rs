@@ -127,8 +127,9 @@ pub(super) async fn set_up(
         for (number, machine) in machines.iter().enumerate() {
             let at_once = match aim {
                 Aim::Answers => random.within(1..4),
-                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away if random.one_in(3) => 2,
-                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away => 1,
+                Aim::Nothing | Aim::Promises | Aim::Leases | Aim::Away | Aim::Machines => {
+                    if random.one_in(3) { 2 } else { 1 }
+                }
             };
             let is_limited = number >= CLIENTS - limited;
             let root = if is_limited { "" } else { &linear.dir };

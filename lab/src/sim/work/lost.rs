@@ -201,7 +201,7 @@ impl Lost {
                 continue;
             }
             self.world.trace().say(format_args!("{} after a cut {:?}", self.dir, found.keys()));
-            let checked = match self.world.plan().may_divide() {
+            let checked = match self.world.plan().loses_apart() {
                 true => self.history.check_each(&found, act),
                 false => self.history.check(&found, act),
             };

@@ -53,7 +53,7 @@ pub(super) async fn set_up(
             Ok(()) => {}
             // After a restart a removed file may live on until every session has said which files
             // it has open.
-            Err(difference) if lives_on(&difference) && world.happened().kills > 0 => {
+            Err(difference) if lives_on(&difference) && restarts(&world) > 0 => {
                 world.trace().say(format_args!("{label}: a removed file lives on"));
                 world.count(|counts| counts.models_ended += 1);
             }
@@ -68,6 +68,11 @@ pub(super) async fn set_up(
         drop((real, client));
         machine.close().await
     })
+}
+
+/// Number of times that a server was started again, there or elsewhere.
+fn restarts(world: &World) -> u64 {
+    world.happened().kills + world.happened().takeovers
 }
 
 /// Whether the model no longer has the file, and the server still treats it as any other. The
@@ -91,8 +96,9 @@ fn tells_less(difference: &Difference) -> bool {
         return false;
     };
     let same = |(one, other): (&Listed, &Listed)| {
-        let untold = Listed { kind: None, entry: None, ..other.clone() };
-        one == other || *one == untold
+        // The entry may have been looked up later.
+        let untold = |entry| Listed { kind: None, entry, ..other.clone() };
+        one == other || *one == untold(None) || *one == untold(other.entry.clone())
     };
     (attr, parent, listed.len()) == (model_attr, model_parent, model_listed.len())
         && listed.iter().zip(model_listed).all(same)
