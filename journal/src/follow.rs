@@ -1,7 +1,7 @@
 //! A server that stands by applies what the owner of a journal adds, and sees when its lease ends.
 //!
-//! Always true: the data have what the journal has up to the segment that their note names, and
-//! nothing else.
+//! Always true: the data have what the journal has up to the segment that their note names, at least,
+//! and nothing that the journal has not.
 
 use std::time::Duration;
 

@@ -29,8 +29,11 @@ pub trait Data {
     /// Position of the engine.
     fn position(&self) -> u64;
 
-    /// The records of the log after this position, if they follow it and reach the position of the
-    /// engine before anything was applied.
+    /// Whether the log follows this position, and reaches that of the engine.
+    fn reaches(&self, position: u64) -> bool;
+
+    /// The records of the log after this position, if it [reaches](Data::reaches) from there to the
+    /// position of the engine before anything was applied.
     fn log_after(&self, position: u64) -> Option<Vec<Record>>;
 
     /// Writes the records of a segment that the engine lacks ([`missing`](crate::missing)).
@@ -102,7 +105,7 @@ pub async fn take_over(
         };
         let last = end.last.unwrap_or_default();
         // Changes on this disk alone must not be lost to a server that stands by.
-        let is_whole = note.base > 0 && (position <= last || data.log_after(last).is_some());
+        let is_whole = note.base > 0 && (position <= last || data.reaches(last));
         let begun = (claim.now)();
         if is_whole {
             tenure.bind(begun);

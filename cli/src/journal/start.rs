@@ -314,6 +314,10 @@ impl Data for Directory<'_> {
         self.engine.position()
     }
 
+    fn reaches(&self, position: u64) -> bool {
+        rest(self.logged, position, self.engine.position()).is_some()
+    }
+
     fn log_after(&self, position: u64) -> Option<Vec<Record>> {
         rest(self.logged, position, self.engine.position()).map(|rest| run::records(rest.to_vec()))
     }

@@ -107,6 +107,7 @@ async fn stay_away(world: &World, random: &SimRandom) -> anyhow::Result<()> {
         let (coordinator, others) = world.hosts().split_first().expect("there are several");
         let coordinates = random.one_in(3);
         let host = if coordinates { coordinator } else { &others[random.index(others.len())] };
+        let host = &host.machine();
         let time = random.ms(lease..lease * 4);
         world.trace().say(format_args!("away {:?} {time:?}", host.place()));
         host.keep_away(true);
@@ -129,7 +130,7 @@ async fn lose_machines(world: &World, random: &SimRandom) -> anyhow::Result<()> 
         world.wait(random.ms(lease / 2..lease * 4)).await;
         let host = &one_of(world, random);
         let time = random.ms(lease / 2..lease * 3);
-        match random.below(4) {
+        match random.below(5) {
             0 => {
                 host.stop(true);
                 world.count(|counts| counts.stops += 1);
@@ -137,6 +138,13 @@ async fn lose_machines(world: &World, random: &SimRandom) -> anyhow::Result<()> 
                 host.stop(false);
             }
             1 => host.cut_off_store(time),
+            // Machines that stand by are hit as well.
+            2 => {
+                let machine = world.machine_of(host, random);
+                machine.power_cut();
+                world.count(|counts| counts.power_cuts += 1);
+                machine.start()?;
+            }
             _ => {
                 if random.one_in(2) {
                     fall_silent(world, host, time);

@@ -135,6 +135,10 @@ impl Data for Inner {
         self.engine().position()
     }
 
+    fn reaches(&self, position: u64) -> bool {
+        self.engine().log_after(position).is_some()
+    }
+
     fn log_after(&self, position: u64) -> Option<Vec<Record>> {
         let record = |(sequence, batch): (u64, Batch)| Record {
             sequence,
@@ -204,11 +208,17 @@ impl Inner {
             }
             Err(error) if is_another_s(&error) => {
                 self.trace.note("replaced", &[self.machine.into()]);
-                kept.empty();
+                self.gives_up(kept);
                 Ok(None)
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The contents of the disk are gone, or another machine has the journal by now.
+    fn gives_up(&self, kept: &Kept) {
+        kept.empty();
+        self.kept_all.set(false);
     }
 
     /// Restores the base on an empty disk, once there is a journal.
@@ -241,7 +251,7 @@ impl Host {
         let inner = self.at();
         inner.trace.note("lost", &[inner.machine.into()]);
         if let Some(kept) = &inner.kept {
-            kept.empty();
+            inner.gives_up(kept);
         }
     }
 
@@ -302,7 +312,7 @@ async fn follow(machine: &Host, inner: &Inner, kept: &Kept) -> anyhow::Result<Op
     let begun = Follower::begin(&kept.archive.journal, &note, inner, &now).await;
     let mut follower = match begun {
         Err(error) if is_another_s(&error) => {
-            kept.empty();
+            inner.gives_up(kept);
             return Ok(None);
         }
         begun => begun?,
@@ -320,7 +330,7 @@ async fn follow(machine: &Host, inner: &Inner, kept: &Kept) -> anyhow::Result<Op
             Ok(Followed::Waits(pause) | Followed::Unleased(pause)) => sleep(pause).await,
             Ok(Followed::Ended(segment)) => return Ok(Some(segment)),
             Err(error) if is_another_s(&error) => {
-                kept.empty();
+                inner.gives_up(kept);
                 return Ok(None);
             }
             Err(error) => return Err(error.into()),

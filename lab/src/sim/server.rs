@@ -82,7 +82,7 @@ pub(super) struct Inner {
     has_left: Cell<bool>,
     /// Whether all changes that the server answered are still there. A loss before it last had a
     /// lease does not count, because the coordinator knows of that.
-    kept_all: Cell<bool>,
+    pub(super) kept_all: Cell<bool>,
     counters: RefCell<Vec<(String, u64)>>,
     /// Number of the machine, that of the server unless the disk is a copy of another machine's.
     pub(super) machine: u16,

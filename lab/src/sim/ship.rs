@@ -143,14 +143,8 @@ impl meta::Beside for Ship {
     }
 }
 
-/// Whether the journal is another process', or has gone on where the data were not.
+/// Whether the journal is another process'. Nothing is ever removed from a journal here, and each look
+/// sees all of it: another error is a fault of who reads it.
 pub(super) fn is_another_s(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Fenced { .. }
-            | Error::Forked { .. }
-            | Error::NeedsBase { .. }
-            | Error::GoesOn { .. }
-            | Error::Missing(_)
-    )
+    matches!(error, Error::Fenced { .. })
 }

@@ -395,6 +395,12 @@ impl World {
         &self.inner.hosts
     }
 
+    /// Any of the machines of the server that `host` is one of.
+    pub(super) fn machine_of(&self, host: &Host, random: &SimRandom) -> Host {
+        let machines = &self.inner.machines[usize::from(host.at().server)];
+        machines[random.index(machines.len())].clone()
+    }
+
     /// Has the machines of all servers stand by, where there are several. The result ends only with
     /// an error.
     ///
