@@ -470,10 +470,10 @@ async fn come_back(core: &Arc<Core>, channel: &Channel) -> Result<Opened, Error>
     open(&core.config, address, Some(&past), true, claims, || channel.closing()).await
 }
 
-/// A server does not answer where it should be: another one may know where it is now, each of them in
-/// turn. Where none is
-/// left that answers, all may be elsewhere, and the addresses that the program gave may lead to
-/// one; that is tried now and then only, as the first server opens a session to answer.
+/// A server does not answer where it should be: another one may know where it is now, and each of
+/// them is asked in turn. Where none is left that answers, all may be elsewhere, and the addresses
+/// that the program gave may lead to one; that is tried now and then only, as the first server opens
+/// a session to answer.
 fn ask_for_map(core: &Arc<Core>, server: u16, attempts: u64) {
     let other = core.channels.another(server, attempts);
     let alone = other.is_none() && core.channels.are_several();

@@ -70,7 +70,7 @@ impl<'a> Follower<'a> {
     /// Applies the next segment, or says what is to be done without one.
     ///
     /// # Errors
-    /// As of [`Reader::next`], and [`Error::Data`] when the data fail.
+    /// The same as of [`Reader::next`], and [`Error::Data`] when the data fail.
     pub async fn look(&mut self, note: &mut Note, data: &impl Data) -> Result<Followed> {
         let begun = (self.now)();
         if self.next(note, data).await? {

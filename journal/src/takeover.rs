@@ -86,8 +86,8 @@ pub struct TakenOver {
 /// Takes the journal over.
 ///
 /// # Errors
-/// As of [`fence`] and [`Reader::next`]; [`Error::Slow`] when a step takes longer than its limit,
-/// [`Error::Data`] when the data fail, [`Error::Lost`] when they lack what was stable.
+/// The same as of [`fence`] and [`Reader::next`]; [`Error::Slow`] when a step takes longer than its
+/// limit, [`Error::Data`] when the data fail, [`Error::Lost`] when they lack what was stable.
 pub async fn take_over(
     journal: &Journal,
     note: &mut Note,
@@ -190,7 +190,7 @@ pub async fn own(journal: &Journal, note: &mut Note, limit: Duration) -> Result<
 /// a fence without a lease. `keep` keeps the note, on stable storage.
 ///
 /// # Errors
-/// As of [`take_over`].
+/// The same as of [`take_over`].
 pub async fn leave(
     journal: &Journal,
     end: &End,

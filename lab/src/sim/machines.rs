@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     plan::Plan,
     server::{Host, Inner, address_of},
-    ship::{Ship, is_another_s},
+    ship::{Ship, is_another_s, records},
     world::World,
 };
 
@@ -140,12 +140,7 @@ impl Data for Inner {
     }
 
     fn log_after(&self, position: u64) -> Option<Vec<Record>> {
-        let record = |(sequence, batch): (u64, Batch)| Record {
-            sequence,
-            count: 1,
-            batch: batch.encoded().to_vec().into(),
-        };
-        Some(self.engine().log_after(position)?.into_iter().map(record).collect())
+        self.engine().log_after(position).map(records)
     }
 
     fn apply(&self, segment: Segment) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use futures::FutureExt as _;
 use journal::{Appended, Error, Lease, Record, TakenOver, Tenure, Writer};
 use meta::Server;
 use parking_lot::Mutex;
-use store::MemoryEngine;
+use store::{Batch, MemoryEngine};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// A part of the lease after which it is renewed.
@@ -59,12 +59,7 @@ impl Ship {
         if log.is_empty() {
             return Ok(());
         }
-        let record = |(sequence, batch): (u64, store::Batch)| Record {
-            sequence,
-            count: 1,
-            batch: batch.encoded().to_vec().into(),
-        };
-        let records: Vec<_> = log.into_iter().map(record).collect();
+        let records = records(log);
         self.store(async |writer| writer.append(&records, &|_| ()).await).map_err(failed)
     }
 
@@ -121,6 +116,16 @@ impl Ship {
     pub(super) fn segment(&self) -> u64 {
         self.writer.lock().end().number
     }
+}
+
+/// Batches of a log with their positions, as a segment has them.
+pub(super) fn records(log: Vec<(u64, Batch)>) -> Vec<Record> {
+    let record = |(sequence, batch): (u64, Batch)| Record {
+        sequence,
+        count: 1,
+        batch: batch.encoded().to_vec().into(),
+    };
+    log.into_iter().map(record).collect()
 }
 
 fn failed(why: String) -> store::Error {
