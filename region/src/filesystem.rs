@@ -14,6 +14,7 @@ use wire::{
 use crate::{
     Region, below,
     contents::{self, Either},
+    machines::NOTE,
     names::{self, Made},
     table::Need,
 };
@@ -24,6 +25,7 @@ impl FileSystem for Region {
     }
 
     async fn lookup(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        is_seen(dir, name)?;
         self.run(|table| table.lookup(dir, name)).await
     }
 
@@ -136,10 +138,12 @@ impl FileSystem for Region {
         dir: &DirRef,
         name: &EntryName,
     ) -> Result<Entry> {
+        is_free(dir, name)?;
         Box::pin(self.link_below(target, dir, name)).await
     }
 
     async fn unlink(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Attr> {
+        is_seen(dir, name)?;
         match self.run(|table| table.unlink(dir, name)).await? {
             Some(attr) => Ok(attr),
             None => Box::pin(self.unlink_below(dir, name)).await,
@@ -147,6 +151,7 @@ impl FileSystem for Region {
     }
 
     async fn rmdir(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Ino> {
+        is_seen(dir, name)?;
         Box::pin(self.rmdir_below(dir, name)).await
     }
 
@@ -157,6 +162,8 @@ impl FileSystem for Region {
         to: (&DirRef, &EntryName),
         mode: RenameMode,
     ) -> Result<Renamed> {
+        is_seen(from.0, from.1)?;
+        is_free(to.0, to.1)?;
         Box::pin(self.rename_below(from, to, mode)).await
     }
 
@@ -231,7 +238,7 @@ impl FileSystem for Region {
     }
 
     async fn lock(&self, handle: Handle, owner: u64, lock: FileLock) -> Result<()> {
-        self.run(|table| table.lock(handle, owner, lock, false).map(drop)).await
+        self.run(|table| table.lock(handle, self.owner(owner), lock, false).map(drop)).await
     }
 
     async fn lock_wait(
@@ -251,11 +258,11 @@ impl FileSystem for Region {
         kind: LockKind,
         range: ByteRange,
     ) -> Result<()> {
-        self.run(|table| table.unlock(handle, owner, kind, range)).await
+        self.run(|table| table.unlock(handle, self.owner(owner), kind, range)).await
     }
 
     async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
-        self.run(|table| table.unlock_closed(handle, owner)).await
+        self.run(|table| table.unlock_closed(handle, self.owner(owner))).await
     }
 
     async fn find_lock(
@@ -264,7 +271,7 @@ impl FileSystem for Region {
         owner: u64,
         lock: FileLock,
     ) -> Result<Option<LockFound>> {
-        self.run(|table| table.find_lock(handle, owner, lock)).await
+        self.run(|table| table.find_lock(handle, self.owner(owner), lock)).await
     }
 
     async fn sync(&self) -> Result<()> {
@@ -381,6 +388,21 @@ impl FileSystem for Region {
         })
         .await
     }
+}
+
+/// Whether this is the name of the note by which other machines find the region.
+fn is_note(dir: &DirRef, name: &EntryName) -> bool {
+    dir.ino == Ino::ROOT && name.as_bytes() == NOTE
+}
+
+/// Checks that programs see what has this name, if something has.
+fn is_seen(dir: &DirRef, name: &EntryName) -> Result<(), FsError> {
+    if is_note(dir, name) { Err(FsError::NotFound) } else { Ok(()) }
+}
+
+/// Checks that programs may give something this name.
+pub(crate) fn is_free(dir: &DirRef, name: &EntryName) -> Result<(), FsError> {
+    if is_note(dir, name) { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
 /// The entry of what was made, where a taken name is an error.

@@ -35,6 +35,7 @@ mod finish;
 mod holds;
 mod listing;
 mod locks;
+mod machines;
 mod names;
 mod path;
 mod region;
@@ -50,6 +51,7 @@ pub use crate::{
     },
     counts::Counts,
     finish::{Difference, Report, Verify},
+    machines::{Front, JoinError, Joined, Lead, Note, NoteError, Secret, accept, reach},
     path::Path,
     region::{Calls, Progress, Region, Settings},
 };

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 
-use base::{ByteRange, FsError, Ino, LockKind, LockOwner, SessionId};
+use base::{ByteRange, FsError, Ino, LockKind, LockOwner};
 use client::{FileLock, Handle, LockTurn};
 use futures::future::{Either, select};
 use wire::LockFound;
@@ -21,6 +21,7 @@ impl Region {
         lock: FileLock,
         interrupted: impl Future<Output = ()>,
     ) -> client::Result<()> {
+        let owner = self.owner(owner);
         let (wait, told) = match self.run(|table| table.lock(handle, owner, lock, true)).await? {
             LockTurn::Now => return Ok(()),
             LockTurn::Later(wait, told) => (wait, told),
@@ -37,48 +38,43 @@ impl Table {
     pub(crate) fn lock(
         &mut self,
         handle: Handle,
-        owner: u64,
+        owner: LockOwner,
         lock: FileLock,
         wait: bool,
     ) -> Result<LockTurn> {
         let ino = self.opened(handle)?;
-        Ok(self.locks.lock((handle, ino), here(owner), lock, wait)?)
+        Ok(self.locks.lock((handle, ino), owner, lock, wait)?)
     }
 
     pub(crate) fn unlock(
         &mut self,
         handle: Handle,
-        owner: u64,
+        owner: LockOwner,
         kind: LockKind,
         range: ByteRange,
     ) -> Result<()> {
         let ino = self.opened(handle)?;
-        Ok(self.locks.unlock(ino, here(owner), kind, range)?)
+        Ok(self.locks.unlock(ino, owner, kind, range)?)
     }
 
     pub(crate) fn find_lock(
         &self,
         handle: Handle,
-        owner: u64,
+        owner: LockOwner,
         lock: FileLock,
     ) -> Result<Option<LockFound>> {
         let ino = self.opened(handle)?;
-        Ok(self.locks.find(ino, here(owner), lock)?)
+        Ok(self.locks.find(ino, owner, lock)?)
     }
 
     /// An owner has closed a descriptor of the file.
-    pub(crate) fn unlock_closed(&mut self, handle: Handle, owner: u64) -> Result<()> {
+    pub(crate) fn unlock_closed(&mut self, handle: Handle, owner: LockOwner) -> Result<()> {
         let ino = self.opened(handle)?;
-        Ok(self.locks.closed(ino, here(owner))?)
+        Ok(self.locks.closed(ino, owner)?)
     }
 
     /// A handle is closed for good.
     pub(crate) fn unlock_released(&mut self, handle: Handle, ino: Ino) -> Result<()> {
         Ok(self.locks.released(handle, ino)?)
     }
-}
-
-/// An owner: everything that asks for locks comes from this node.
-fn here(owner: u64) -> LockOwner {
-    LockOwner { session: SessionId(0), owner }
 }

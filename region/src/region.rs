@@ -7,7 +7,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use base::{
-    Attr, Clock, Cred, EntryName, FileKind, FsError, HashKey, Ino,
+    Attr, Clock, Cred, EntryName, FileKind, FsError, HashKey, Ino, LockOwner, SessionId,
     acl::without_umask,
     attr::{MODE_ACL, MODE_XATTRS},
 };
@@ -22,6 +22,7 @@ use crate::{
     below::{self, Below, Found},
     commit::{Job, Turn},
     counts::Counts,
+    filesystem::is_free,
     names::{self, Made},
     table::{self, Body, Bounds, Directory, Need, Table},
 };
@@ -64,9 +65,9 @@ impl Default for Settings {
     }
 }
 
-/// A region, as the programs of one node see it. A clone is the same region.
+/// A region, as the programs of one machine see it. A clone is the same region.
 #[derive(Clone)]
-pub struct Region(pub(crate) Arc<Shared>);
+pub struct Region(pub(crate) Arc<Shared>, SessionId);
 
 pub(crate) struct Shared {
     pub(crate) below: Arc<dyn Below>,
@@ -117,7 +118,18 @@ impl Region {
         let bounds = Bounds { inline_max, memory_max, dirty_max, dirty_bytes_max };
         let table = Mutex::new(Table::new(&root, bounds));
         let (changed, work) = (Notify::new(), Notify::new());
-        Ok(Region(Arc::new(Shared { below, calls, clock, key, table, changed, work })))
+        let shared = Shared { below, calls, clock, key, table, changed, work };
+        Ok(Region(Arc::new(shared), SessionId(0)))
+    }
+
+    /// The same region, as the programs of another machine see it.
+    pub(crate) fn of(&self, machine: SessionId) -> Region {
+        Region(Arc::clone(&self.0), machine)
+    }
+
+    /// Somebody who asks for locks, among those of this machine.
+    pub(crate) fn owner(&self, owner: u64) -> LockOwner {
+        LockOwner { session: self.1, owner }
     }
 
     /// How far commits are.
@@ -146,6 +158,12 @@ impl Region {
     /// When something is not so.
     pub fn check(&self) {
         self.lock().check();
+    }
+
+    /// How many files are open.
+    #[cfg(test)]
+    pub(crate) fn open_handles(&self) -> usize {
+        self.lock().handles.len()
     }
 
     /// Commits up to so many entries, in this task; how many it did. For [`Calls::Here`].
@@ -391,6 +409,7 @@ impl Region {
         new: New,
         open: bool,
     ) -> Result<Made> {
+        is_free(dir, name)?;
         let here = New { mode: without_umask(new.mode), ..new };
         let made = self
             .run(|table| table.make(cred, dir, name, names::body(new.kind, &target), here, open))

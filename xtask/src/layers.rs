@@ -49,7 +49,7 @@ const TABLE: &[Row] = &[
     row(2, "meta", &["base", "wire", "store"]),
     row(2, "coordinator", &["base", "wire", "store"]),
     row(2, "client", &["base", "tls", "wire", "store"]),
-    row(3, "region", &["base", "wire", "client"]),
+    row(3, "region", &["base", "tls", "wire", "client"]),
     row(3, "mount", &["base", "wire", "fuse", "client"]),
     row(3, "s3", &["base", "wire", "client"]),
     row(3, "csi", &["base", "wire", "client"]),

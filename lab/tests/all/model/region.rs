@@ -8,12 +8,15 @@ use std::{
 
 use base::{Acl, FileKind, FsError, Time};
 use client::FileSystem as _;
-use futures::executor::block_on;
+use futures::{
+    executor::{LocalPool, LocalSpawner, block_on},
+    task::LocalSpawnExt as _,
+};
 use lab::{
     clock::HandClock,
     ops::{Difference, Op, Rules, Seen, Step, Tallies, compare, search},
 };
-use region::{Calls, Memory, Region, Settings, Verify};
+use region::{Calls, Front, Lead, Memory, Region, Settings, Verify};
 
 use super::{KEY, START, STEPS_MAX, model, tree::tree};
 
@@ -28,6 +31,8 @@ struct Case {
     tried: fn(&Op) -> bool,
     /// Whether calls below fail now and then.
     fails: bool,
+    /// Whether programs work on two other machines than the one that has the region.
+    elsewhere: bool,
 }
 
 /// Failures that pass.
@@ -92,9 +97,19 @@ fn over(memory: &Memory, clock: &HandClock, settings: Settings) -> Region {
     Region::new(below, Calls::Here, settings, Arc::new(clock.clone()), KEY).expect("it has a root")
 }
 
+/// A front end of another machine, over a pipe.
+fn front(region: &Region, spawner: &LocalSpawner) -> Front {
+    let (here, there) = tokio::io::duplex(1 << 20);
+    let joined = Lead::new(region.clone()).join("elsewhere".to_owned());
+    let (front, carry) = Front::over(there, region.root().1);
+    spawner.spawn_local(joined.serve(here)).expect("the pool is there");
+    spawner.spawn_local(carry).expect("the pool is there");
+    front
+}
+
 fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Difference> {
     let clock = HandClock::at(START);
-    let [model, _] = model(&clock, [true; 2], 4096);
+    let models = model(&clock, [true; 2], 4096);
     let memory = Memory::new(Arc::new(clock.clone()));
     let region = over(&memory, &clock, case.settings);
     let count = Cell::new(0_usize);
@@ -117,8 +132,18 @@ fn run(case: Case, steps: &[Step], tallies: &mut Tallies) -> Result<(), Differen
     let steps: Vec<Step> =
         steps.iter().filter(|step| is_small(&step.op) && (case.tried)(&step.op)).cloned().collect();
     let rules = Rules { page_entries: (2, 100), compared: case.compared, ..Rules::default() };
-    let sides = (std::slice::from_ref(&region), std::slice::from_ref(&model));
-    let compared = block_on(compare(&clock, rules, sides, &steps, tallies, settle));
+    let compared = if case.elsewhere {
+        let mut pool = LocalPool::new();
+        let fronts = [(); 2].map(|()| front(&region, &pool.spawner()));
+        let sides = (&fronts[..], &models[..]);
+        let compared = pool.run_until(compare(&clock, rules, sides, &steps, tallies, settle));
+        fronts.iter().for_each(Front::close);
+        pool.run();
+        compared
+    } else {
+        let sides = (std::slice::from_ref(&region), &models[..1]);
+        block_on(compare(&clock, rules, sides, &steps, tallies, settle))
+    };
     // A region over a disk that fails answers with its errors; it loses nothing all the same.
     if !case.fails {
         compared?;
@@ -149,15 +174,30 @@ fn passes(case: Case, cases: u32) -> Tallies {
 
 #[test]
 fn a_region_answers_as_the_model_does_and_leaves_the_same_below() {
+    answers_as_the_model(false, 250);
+}
+
+#[test]
+fn a_region_answers_two_other_machines_as_the_model_does() {
+    answers_as_the_model(true, 100);
+}
+
+fn answers_as_the_model(elsewhere: bool, cases: u32) {
     let mut done = Tallies::new();
     for commits in [None, Some((1, 1)), Some((3, 16))] {
         for inline_max in [16, 4096] {
             type Tried = (fn(&Op) -> bool, fn(Seen) -> Seen);
             let both: [Tried; 2] = [(without_xattrs, compared), (without_opens, compared_below)];
             for (tried, compared) in both {
-                let case =
-                    Case { settings: small(inline_max), commits, compared, tried, fails: false };
-                for (kind, tally) in passes(case, 250) {
+                let case = Case {
+                    settings: small(inline_max),
+                    commits,
+                    compared,
+                    tried,
+                    fails: false,
+                    elsewhere,
+                };
+                for (kind, tally) in passes(case, cases) {
                     // Few attributes are there to be removed.
                     done.entry(kind).or_default().done += tally.done + tally.refused;
                 }
@@ -173,6 +213,9 @@ fn a_region_answers_as_the_model_does_and_leaves_the_same_below() {
 fn a_region_over_a_disk_that_fails_now_and_then_loses_nothing() {
     for commits in [Some((1, 1)), Some((3, 16))] {
         let tried = |op: &Op| without_xattrs(op) && is_small(op);
-        passes(Case { settings: small(16), commits, compared, tried, fails: true }, 300);
+        passes(
+            Case { settings: small(16), commits, compared, tried, fails: true, elsewhere: false },
+            300,
+        );
     }
 }

@@ -1,0 +1,158 @@
+//! How two machines of a region come to trust each other.
+//!
+//! The lead's certificate is of an authority that follows from the secret, so whoever has the
+//! secret knows the lead. The front end proves that it has the secret with a proof that is bound to
+//! the connection (RFC 9266): seen on one, it is worth nothing on another.
+
+use std::{net::IpAddr, time::Duration, time::SystemTime};
+
+use base::{Attr, Decode as _};
+use bytes::{Bytes, BytesMut};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use tls::{Acceptor, Authority, Binding, Connector, Names, Trust};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
+use wire::{
+    Stream,
+    frame::{put_frame, take_frame_within},
+};
+
+use super::{
+    message::{Hello, VERSION, Welcome},
+    secret::Secret,
+};
+
+/// Time within which the other end says who it is.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+/// Most bytes of what is said before the other end is known.
+const BYTES_MAX: usize = 4096;
+
+/// What a front end's proof is about.
+const LABEL: &[u8] = b"pando region front end 1";
+
+/// Why two machines do not come together.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The connection is not encrypted, or not to that region.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+    /// The other end does not have the secret.
+    #[error("it does not have the region's secret")]
+    Secret,
+    /// The other end has other messages.
+    #[error("it is of another version of this program")]
+    Version,
+    /// The lead does not want this machine.
+    #[error("{0}")]
+    Refused(String),
+    /// The other end says nothing, or something else.
+    #[error("it does not speak as a region does")]
+    Silent,
+}
+
+impl Secret {
+    fn authority(&self) -> Result<Authority, tls::Error> {
+        Authority::derive(&self.0)
+    }
+
+    fn proof(&self, binding: &Binding) -> Hmac<Sha256> {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(LABEL);
+        mac.update(binding);
+        mac
+    }
+
+    /// The lead's end of connections, which is at these addresses.
+    ///
+    /// # Errors
+    /// When the cryptographic library fails.
+    pub fn acceptor(&self, addresses: Vec<IpAddr>) -> Result<Acceptor, tls::Error> {
+        let names = Names { server: 0, addresses, host: None };
+        Acceptor::new(self.authority()?.issue(&names, SystemTime::now())?)
+    }
+}
+
+/// The lead's part: finds out who connects. Returns the stream to serve, and the machine's name.
+/// `root` says what the region's directory is like, or why nobody may come.
+///
+/// # Errors
+/// When whoever connects does not have the secret, or the connection fails.
+pub async fn accept(
+    stream: impl Stream + 'static,
+    acceptor: &Acceptor,
+    secret: &Secret,
+    root: impl FnOnce() -> Result<Attr, String>,
+) -> Result<(impl Stream + 'static, String), JoinError> {
+    let (mut stream, binding) = acceptor.accept(stream).await?;
+    let hello = Hello::from_bytes(&first_frame(&mut stream).await?);
+    let hello = hello.map_err(|_| JoinError::Silent)?;
+    if secret.proof(&binding).verify_slice(&hello.proof).is_err() {
+        return Err(JoinError::Secret);
+    }
+    let refused = if hello.version == VERSION {
+        match root() {
+            Ok(attr) => {
+                say(&mut stream, &Welcome::Come(attr)).await?;
+                return Ok((stream, hello.machine));
+            }
+            Err(why) => JoinError::Refused(why),
+        }
+    } else {
+        JoinError::Version
+    };
+    say(&mut stream, &Welcome::Refused(refused.to_string())).await?;
+    Err(refused)
+}
+
+/// The front end's part: proves to the lead at `host` that it may come, as `machine`. Returns the
+/// stream for [`super::Front::over`], and the attributes of the region's directory.
+///
+/// # Errors
+/// When the other end is not the lead, or refuses.
+pub async fn reach(
+    stream: impl Stream + 'static,
+    host: &str,
+    secret: &Secret,
+    machine: &str,
+) -> Result<(impl Stream + 'static, Attr), JoinError> {
+    let connector = Connector::new(Trust::Authority(secret.authority()?.fingerprint()))?;
+    let connecting = connector.connect(stream, host, None);
+    let connected = timeout(HELLO_WITHIN, connecting).await.map_err(|_| JoinError::Silent)?;
+    let (mut stream, binding) = connected?;
+    let proof = secret.proof(&binding).finalize().into_bytes();
+    let proof = Bytes::copy_from_slice(&proof);
+    let machine = machine.chars().take(255).collect();
+    say(&mut stream, &Hello { version: VERSION, proof, machine }).await?;
+    let welcome = Welcome::from_bytes(&first_frame(&mut stream).await?);
+    match welcome.map_err(|_| JoinError::Silent)? {
+        Welcome::Come(attr) => Ok((stream, attr)),
+        Welcome::Refused(why) => Err(JoinError::Refused(why)),
+    }
+}
+
+async fn say(stream: &mut impl Stream, what: &impl base::Encode) -> Result<(), JoinError> {
+    let mut out = Vec::new();
+    put_frame(&mut out, |out| what.encode(out));
+    stream.write_all(&out).await.map_err(|_| JoinError::Silent)?;
+    stream.flush().await.map_err(|_| JoinError::Silent)
+}
+
+/// The first frame, and no byte of the next one.
+async fn first_frame(stream: &mut impl Stream) -> Result<Bytes, JoinError> {
+    let reading = async {
+        let mut buffer = BytesMut::zeroed(4);
+        stream.read_exact(&mut buffer).await.map_err(|_| JoinError::Silent)?;
+        let len = u32::from_le_bytes(buffer[..4].try_into().expect("four bytes"));
+        let len = usize::try_from(len).ok().filter(|len| *len <= BYTES_MAX);
+        buffer.resize(4 + len.ok_or(JoinError::Silent)?, 0);
+        stream.read_exact(&mut buffer[4..]).await.map_err(|_| JoinError::Silent)?;
+        let frame = take_frame_within(&mut buffer, BYTES_MAX).map_err(|_| JoinError::Silent)?;
+        frame.ok_or(JoinError::Silent)
+    };
+    timeout(HELLO_WITHIN, reading).await.map_err(|_| JoinError::Silent)?
+}

@@ -1,0 +1,165 @@
+//! The secret of a region, and the note by which other machines find it.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the note in a region's directory. Programs in the region do not see it.
+pub(crate) const NAME: &[u8] = b".pando-region";
+
+/// Most bytes of a note.
+const BYTES_MAX: u64 = 4096;
+
+/// A secret that the machines of a region share.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Secret(pub(super) [u8; 32]);
+
+impl Secret {
+    /// A secret of random bytes.
+    #[must_use]
+    pub fn new(random: [u8; 32]) -> Secret {
+        Secret(random)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl From<Secret> for String {
+    fn from(secret: Secret) -> String {
+        secret.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl TryFrom<String> for Secret {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Secret, &'static str> {
+        let wrong = "a secret is 64 hexadecimal digits";
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong);
+        }
+        let mut secret = [0; 32];
+        for (at, byte) in secret.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| wrong)?;
+        }
+        Ok(Secret(secret))
+    }
+}
+
+/// How to reach the lead of a region: a file in its directory that only its user can read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Address of the lead, `HOST:PORT`.
+    pub lead: String,
+    /// The region's secret.
+    pub secret: Secret,
+}
+
+/// Why a note cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum NoteError {
+    /// There is one already.
+    #[error("{} is there", .0.display())]
+    There(PathBuf),
+    /// Somebody else may have written it, or may have read the secret.
+    #[error("{} is not a file that only its user can read", .0.display())]
+    Open(PathBuf),
+    /// It holds something else.
+    #[error("{} is no note of a region: {error}", .path.display())]
+    Other {
+        /// The note.
+        path: PathBuf,
+        /// The trouble.
+        error: serde_json::Error,
+    },
+    /// The file system refuses.
+    #[error("cannot use {}: {error}", .path.display())]
+    Io {
+        /// The note.
+        path: PathBuf,
+        /// The trouble.
+        error: io::Error,
+    },
+}
+
+impl Note {
+    /// Place of the note of a region on this directory.
+    #[must_use]
+    pub fn path(dir: &Path) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+        dir.join(std::ffi::OsStr::from_bytes(NAME))
+    }
+
+    /// Writes the note, where none is.
+    ///
+    /// # Errors
+    /// When one is there, or the file system refuses.
+    pub fn write(&self, dir: &Path) -> Result<(), NoteError> {
+        let path = Note::path(dir);
+        let text = serde_json::to_vec(self).expect("text");
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| {
+            file.write_all(&text)?;
+            file.sync_all()
+        });
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => NoteError::There(path),
+            _ => NoteError::Io { path, error },
+        })
+    }
+
+    /// Reads the note in a directory; `None` where there is none.
+    ///
+    /// # Errors
+    /// When it is not one that this user has written, and others cannot read.
+    pub fn read(dir: &Path) -> Result<Option<Note>, NoteError> {
+        use std::io::Read as _;
+
+        let path = Note::path(dir);
+        let io = |error| NoteError::Io { path: path.clone(), error };
+        let mut options = OpenOptions::new();
+        let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("a flag of open(2)");
+        let file = match options.read(true).custom_flags(flags).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io(error)),
+        };
+        let found = file.metadata().map_err(io)?;
+        let user = rustix::process::geteuid().as_raw();
+        if !found.is_file() || found.uid() != user || found.mode() & 0o077 != 0 {
+            return Err(NoteError::Open(path));
+        }
+        let mut text = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut text).map_err(io)?;
+        let note = serde_json::from_slice(&text);
+        note.map(Some).map_err(|error| NoteError::Other { path, error })
+    }
+
+    /// Removes the note, if it is this one.
+    ///
+    /// # Errors
+    /// When it cannot be read or removed.
+    pub fn remove(&self, dir: &Path) -> Result<(), NoteError> {
+        if Note::read(dir)?.as_ref() != Some(self) {
+            return Ok(());
+        }
+        let path = Note::path(dir);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(NoteError::Io { path, error })
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use base::{
+    ByteRange, Clock, Cred, EntryName, FileKind, FsError, HashKey, LockKind, LockMode, Time,
+};
+use bytes::Bytes;
+use client::{Error, FileLock, FileSystem as _, Handle, New};
+use tokio::task::JoinHandle;
+use wire::{DirRef, FileRef};
+
+use super::{hello::JoinError, secret::Secret, *};
+use crate::{Calls, Memory, Region, Settings};
+
+/// A clock that runs by a second with each look.
+struct Seconds(AtomicI64);
+
+impl Clock for Seconds {
+    fn now(&self) -> Time {
+        Time { sec: self.0.fetch_add(1, Ordering::Relaxed), nsec: 0 }
+    }
+}
+
+fn region() -> Region {
+    let clock = Arc::new(Seconds(AtomicI64::new(1_000_000)));
+    let memory = Memory::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    let (settings, key) = (Settings::default(), HashKey::new(1, 2));
+    Region::new(Arc::new(memory), Calls::Here, settings, clock, key).unwrap()
+}
+
+/// A front end of a lead, and its two ends as tasks.
+fn join(lead: &Lead, region: &Region, name: &str) -> (Front, JoinHandle<()>, JoinHandle<()>) {
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let joined = lead.join(name.to_owned());
+    let (front, carry) = Front::over(there, region.root().1);
+    (front, tokio::spawn(joined.serve(here)), tokio::spawn(carry))
+}
+
+fn name(text: &str) -> EntryName {
+    EntryName::new(text.as_bytes()).unwrap()
+}
+
+async fn create(front: &Front, text: &str) -> (FileRef, Handle) {
+    let new = New { kind: FileKind::File, mode: 0o644, rdev: 0 };
+    let made = front.create(&Cred::ROOT, &DirRef::ROOT, &name(text), new, true, true).await;
+    let made = made.unwrap();
+    let file = FileRef { dir: DirRef::ROOT, name: name(text), ino: made.entry.attr.ino };
+    (file, made.handle.expect("it was asked for"))
+}
+
+fn write_lock() -> FileLock {
+    let range = ByteRange { first: 0, last: 9 };
+    FileLock { kind: LockKind::Range, mode: LockMode::Exclusive, range, pid: 7 }
+}
+
+#[tokio::test]
+async fn what_one_machine_has_locked_another_one_waits_for() {
+    let region = region();
+    let lead = Lead::new(region.clone());
+    let ((one, ..), (other, ..)) = (join(&lead, &region, "one"), join(&lead, &region, "other"));
+    let (file, first) = create(&one, "f").await;
+    one.write(first, 0, Bytes::from_static(b"contents"), false).await.unwrap();
+    let second = other.open(&Cred::ROOT, &file, None).await.unwrap();
+    assert_eq!(other.read(second, 0, 100).await.unwrap(), "contents");
+    assert_eq!(other.opened_attr(second).unwrap().size, 8);
+    // Owners are numbers of each machine: 5 here is not 5 there.
+    one.lock(first, 5, write_lock()).await.unwrap();
+    assert_eq!(other.lock(second, 5, write_lock()).await, Err(FsError::TryAgain.into()));
+    let found = other.find_lock(second, 5, write_lock()).await.unwrap().unwrap();
+    assert_eq!(found.pid, 0, "a number of another machine's process means nothing here");
+    let interrupted = other.lock_wait(second, 5, write_lock(), async {}).await;
+    assert_eq!(interrupted, Err(FsError::Interrupted.into()));
+    let waits = other.lock_wait(second, 5, write_lock(), std::future::pending());
+    let unlocks = async {
+        tokio::task::yield_now().await;
+        one.unlock(first, 5, LockKind::Range, ByteRange { first: 0, last: 9 }).await.unwrap();
+    };
+    assert_eq!(futures::future::join(waits, unlocks).await.0, Ok(()));
+}
+
+#[tokio::test]
+async fn a_machine_that_is_lost_keeps_nothing_open_or_locked() {
+    let region = region();
+    let lead = Lead::new(region.clone());
+    let (one, served, carried) = join(&lead, &region, "one");
+    let (other, ..) = join(&lead, &region, "other");
+    let (file, handle) = create(&one, "f").await;
+    one.lock(handle, 5, write_lock()).await.unwrap();
+    // Waiting for a lock keeps nothing, either.
+    let (_, locked) = create(&other, "g").await;
+    other.lock(locked, 1, write_lock()).await.unwrap();
+    let waits = Cell::new(false);
+    let waiting = async {
+        let node = one.lookup(&Cred::ROOT, &DirRef::ROOT, &name("g")).await.unwrap();
+        let file = FileRef { dir: DirRef::ROOT, name: name("g"), ino: node.attr.ino };
+        let there = one.open(&Cred::ROOT, &file, None).await.unwrap();
+        waits.set(true);
+        let lost = one.lock_wait(there, 5, write_lock(), std::future::pending()).await;
+        assert_eq!(lost, Err(Error::SessionLost));
+    };
+    let ends = async {
+        while !waits.get() {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+        carried.abort();
+        one.close();
+    };
+    futures::future::join(waiting, ends).await;
+    served.await.unwrap();
+    assert_eq!(lead.machines(), ["other"]);
+    assert_eq!(one.getattr(&Cred::ROOT, &wire::NodeRef::Dir(DirRef::ROOT)).await, {
+        Err(Error::SessionLost)
+    });
+    let handle = other.open(&Cred::ROOT, &file, None).await.unwrap();
+    other.lock(handle, 5, write_lock()).await.unwrap();
+    region.check();
+    assert_eq!(region.open_handles(), 2, "those of the machine that is there");
+}
+
+#[tokio::test]
+async fn a_machine_uses_only_files_that_it_has_opened() {
+    let region = region();
+    let lead = Lead::new(region.clone());
+    let ((one, ..), (other, ..)) = (join(&lead, &region, "one"), join(&lead, &region, "other"));
+    let (_, handle) = create(&one, "f").await;
+    let refused = Err(FsError::BadHandle.into());
+    assert_eq!(other.read(handle, 0, 1).await.map(drop), refused);
+    assert_eq!(other.write(handle, 0, Bytes::from_static(b"x"), false).await, refused);
+    assert_eq!(other.release(handle).await, refused);
+    assert_eq!(one.release(handle).await, Ok(()));
+}
+
+#[tokio::test]
+async fn programs_do_not_see_the_note_by_which_machines_find_each_other() {
+    let region = region();
+    let lead = Lead::new(region.clone());
+    let (front, ..) = join(&lead, &region, "one");
+    let (cred, root, note) = (&Cred::ROOT, &DirRef::ROOT, &name(".pando-region"));
+    assert_eq!(front.lookup(cred, root, note).await.err(), Some(FsError::NotFound.into()));
+    assert_eq!(front.unlink(cred, root, note).await.err(), Some(FsError::NotFound.into()));
+    assert_eq!(
+        front.mkdir(cred, root, note, 0o755).await.err(),
+        Some(FsError::NotPermitted.into())
+    );
+    let dir = front.mkdir(cred, root, &name("d"), 0o755).await.unwrap().dir.unwrap();
+    let d = name("d");
+    let to_note = front.rename(cred, (root, &d), (root, note), wire::RenameMode::Replace);
+    assert_eq!(to_note.await.err(), Some(FsError::NotPermitted.into()));
+    front.mkdir(cred, &dir, note, 0o755).await.unwrap();
+}
+
+#[tokio::test]
+async fn machines_leave_when_they_are_asked_to_and_say_why_they_do_not() {
+    let region = region();
+    let lead = Lead::new(region.clone());
+    let ((one, ..), (other, ..)) = (join(&lead, &region, "one"), join(&lead, &region, "other"));
+    let within = Duration::from_secs(60);
+    let leaves = async {
+        assert!(!one.is_to_leave().await);
+        one.close();
+    };
+    let stays = async {
+        assert!(!other.is_to_leave().await);
+        other.stays("a program runs");
+    };
+    let (left, ..) = futures::join!(lead.all_leave(false, within), leaves, stays);
+    assert_eq!(left, Err(vec!["other: a program runs".to_owned()]));
+    let goes = async {
+        assert!(other.is_to_leave().await);
+        other.close();
+    };
+    assert_eq!(futures::join!(lead.all_leave(true, within), goes).0, Ok(()));
+    assert_eq!(lead.machines(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_machine_without_the_secret_is_no_part_of_the_region() {
+    let (secret, wrong) = (Secret::new([7; 32]), Secret::new([8; 32]));
+    let attr = region().root().1;
+    let meet = async |theirs: &Secret, answer: Result<base::Attr, String>| {
+        let acceptor = secret.acceptor(Vec::new()).unwrap();
+        let (here, there) = tokio::io::duplex(1 << 16);
+        let accepting = accept(here, &acceptor, &secret, || answer);
+        let reaching = reach(there, "localhost", theirs, "laptop");
+        let (accepted, reached) = futures::future::join(accepting, reaching).await;
+        (accepted.map(|(_, name)| name), reached.map(|(_, attr)| attr))
+    };
+    let (accepted, reached) = meet(&secret, Ok(attr)).await;
+    assert_eq!((accepted.unwrap(), reached.unwrap()), ("laptop".to_owned(), attr));
+    let (accepted, reached) = meet(&wrong, Ok(attr)).await;
+    assert!(matches!(accepted, Err(JoinError::Tls(_))), "{:?}", accepted.err());
+    assert!(matches!(reached, Err(JoinError::Tls(tls::Error::Stranger))), "{:?}", reached.err());
+    let (accepted, reached) = meet(&secret, Err("the region ends".to_owned())).await;
+    for refused in [accepted.map(drop), reached.map(drop)] {
+        assert!(matches!(refused, Err(JoinError::Refused(why)) if why == "the region ends"));
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_knows_the_lead_only_by_its_certificate_is_not_let_in() {
+    // Whoever has seen the authority's fingerprint, but not the secret, can connect and prove
+    // nothing.
+    let (secret, wrong) = (Secret::new([7; 32]), Secret::new([8; 32]));
+    let acceptor = secret.acceptor(Vec::new()).unwrap();
+    let (here, there) = tokio::io::duplex(1 << 16);
+    let accepting = accept(here, &acceptor, &wrong, || Err("never asked".to_owned()));
+    let reaching = reach(there, "localhost", &secret, "stranger");
+    let (accepted, reached) = futures::future::join(accepting, reaching).await;
+    assert!(matches!(accepted.map(drop), Err(JoinError::Secret)));
+    assert!(matches!(reached.map(drop), Err(JoinError::Silent)));
+}
+
+#[test]
+fn a_note_is_only_its_user_s_and_is_written_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let note = |lead: &str| Note { lead: lead.to_owned(), secret: Secret::new([7; 32]) };
+    assert_eq!(Note::read(folder.path()).unwrap(), None);
+    note("host:1").write(folder.path()).unwrap();
+    assert_eq!(Note::read(folder.path()).unwrap(), Some(note("host:1")));
+    assert!(matches!(note("host:2").write(folder.path()), Err(NoteError::There(_))));
+    // Another region's note stays.
+    note("host:2").remove(folder.path()).unwrap();
+    assert_eq!(Note::read(folder.path()).unwrap(), Some(note("host:1")));
+    let path = Note::path(folder.path());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(Note::read(folder.path()), Err(NoteError::Open(_))));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    note("host:1").remove(folder.path()).unwrap();
+    assert_eq!(Note::read(folder.path()).unwrap(), None);
+    std::fs::write(&path, "{}").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(matches!(Note::read(folder.path()), Err(NoteError::Other { .. })));
+}
