@@ -5,6 +5,7 @@
 
 pub mod echo;
 pub mod engine;
+pub mod memcached;
 pub mod null;
 
 use serde::{Deserialize, Serialize};

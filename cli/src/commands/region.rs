@@ -4,6 +4,9 @@ mod ask;
 mod control;
 mod ending;
 mod exec;
+mod join;
+mod machines;
+mod nodes;
 mod run;
 mod site;
 mod up;
@@ -22,6 +25,7 @@ pub(crate) struct Args {
 enum Command {
     Run(run::Args),
     Up(up::Args),
+    Join(join::Args),
     Exec(exec::Args),
     Status(ask::Status),
     Flush(ask::Flush),
@@ -33,6 +37,7 @@ impl Args {
         match self.command {
             Command::Run(args) => run::run(args),
             Command::Up(args) => up::run(args),
+            Command::Join(args) => join::run(args),
             Command::Exec(args) => exec::run(&args),
             Command::Status(args) => ask::status(&args),
             Command::Flush(args) => ask::flush(&args),

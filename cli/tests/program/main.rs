@@ -37,6 +37,7 @@ mod observe;
 mod owners;
 mod packages;
 mod region;
+mod region_machines;
 mod repair;
 mod s3;
 mod s3_gateway;

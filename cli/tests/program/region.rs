@@ -24,7 +24,7 @@ fn region(dir: &Path, options: &[&str], script: &str) -> Output {
 }
 
 /// Checks that nothing went wrong in a region, by its report.
-fn went_well(output: &Output) {
+pub(crate) fn went_well(output: &Output) {
     let said = stderr(output);
     assert!(output.status.success(), "{said}");
     let line = said.lines().find_map(|line| line.strip_prefix("pando: {"));
@@ -34,14 +34,14 @@ fn went_well(output: &Output) {
 }
 
 /// Waits for the first line that a program prints.
-fn first_line(running: &mut Child) -> String {
+pub(crate) fn first_line(running: &mut Child) -> String {
     let mut line = String::new();
     let out = running.stdout.as_mut().expect("it was asked for");
     BufReader::new(out).read_line(&mut line).unwrap();
     line
 }
 
-fn sh(dir: &Path, script: &str) -> String {
+pub(crate) fn sh(dir: &Path, script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).current_dir(dir).output();
     let output = output.expect("there is a shell");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -49,14 +49,14 @@ fn sh(dir: &Path, script: &str) -> String {
 }
 
 /// Everything in a directory but its own times: kinds, modes, owners, links, sizes, times and sums.
-fn tree(dir: &Path) -> String {
+pub(crate) fn tree(dir: &Path) -> String {
     let found = "find . -mindepth 1 -printf '%p %y %m %u %g %n %T@ %l\\n' | sort";
     let sums = "find . -type f -exec sha256sum {} + | sort -k2";
     sh(dir, &format!("{found}; {sums}"))
 }
 
 /// A tree of files of many sizes and modes, with links and empty directories.
-const MAKES: &str = "
+pub(crate) const MAKES: &str = "
     for d in a a/b a/b/c d; do mkdir $d; for i in 1 2 3 4 5 6 7 8 9; do
         head -c $((i * i * 113)) /dev/zero | tr '\\0' $i > $d/$i; touch -d @17000000$i.5 $d/$i
     done; done
@@ -276,21 +276,25 @@ fn being_told_to_end_ends_the_program_and_keeps_what_it_did() {
 }
 
 /// A region that was begun by `up`, and ends with the test.
-struct Up(PathBuf);
+pub(crate) struct Up(PathBuf);
 
 impl Up {
-    fn on(dir: &Path) -> Up {
-        let said = succeed(&["region", "up", text(dir), "--log", "none"]);
+    pub(crate) fn on(dir: &Path) -> Up {
+        Up::with(dir, &[])
+    }
+
+    pub(crate) fn with(dir: &Path, options: &[&str]) -> Up {
+        let said = succeed(&[&["region", "up", text(dir), "--log", "none"], options].concat());
         assert_eq!(said, format!("region at {}\n", text(dir)));
         Up(dir.to_owned())
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let said = succeed(&["region", "status", text(&self.0), "--json"]);
         serde_json::from_str(&said).expect("it prints JSON")
     }
 
-    fn exec(&self, script: &str) -> Child {
+    pub(crate) fn exec(&self, script: &str) -> Child {
         let args = ["region", "exec", text(&self.0), "--", "sh", "-ec", script];
         let mut command = pando(&args);
         command.current_dir(&self.0).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -298,13 +302,13 @@ impl Up {
     }
 
     /// Runs a script of the shell in the region; what it prints.
-    fn sh(&self, script: &str) -> String {
+    pub(crate) fn sh(&self, script: &str) -> String {
         let output = self.exec(script).wait_with_output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         String::from_utf8(output.stdout).expect("it prints text")
     }
 
-    fn end(&self, options: &[&str]) -> Output {
+    pub(crate) fn end(&self, options: &[&str]) -> Output {
         let args =
             [&["region", "end", text(&self.0), "--verify", "full", "--json"], options].concat();
         pando(&args).output().expect("the program can be started")

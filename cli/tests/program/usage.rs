@@ -32,6 +32,8 @@ const COMMANDS: &[(&[&str], &[&str])] = &[
     (&["region", "run"], &["--inline-max", "--memory", "--dirty-max", "--verify", "--patience"]),
     (&["region", "run"], &["--spill", "--json", "--verbose", "-o"]),
     (&["region", "up"], &["--inline-max", "--patience", "--log", "--foreground", "-o"]),
+    (&["region", "run"], &["--listen", "--nodes", "--hostfile", "--rsh"]),
+    (&["region", "join"], &["DIR", "-o", "--log", "--foreground"]),
     (&["region", "exec"], &["DIR", "PROGRAM"]),
     (&["region", "status"], &["DIR", "--json"]),
     (&["region", "flush"], &["DIR"]),

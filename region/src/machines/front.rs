@@ -51,10 +51,10 @@ impl Front {
     /// A front end over a connection that a lead has accepted, and what carries its messages: that
     /// must be polled, and ends when the connection does. `root` has the attributes of the region's
     /// directory.
-    pub fn over(
-        stream: impl Stream + 'static,
+    pub fn over<S: Stream + 'static>(
+        stream: S,
         root: Attr,
-    ) -> (Front, impl Future<Output = ()> + Send + 'static) {
+    ) -> (Front, impl Future<Output = ()> + Send + use<S>) {
         let state = Mutex::new(State { last: EVENT, ..State::default() });
         let shared = Shared { root, state, send: Notify::new(), leave: watch::Sender::new(None) };
         let front = Front(Arc::new(shared));

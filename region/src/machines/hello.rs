@@ -10,7 +10,7 @@ use base::{Attr, Decode as _};
 use bytes::{Bytes, BytesMut};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
-use tls::{Acceptor, Authority, Binding, Connector, Names, Trust};
+use tls::{Acceptor, Authority, Binding, ClientStream, Connector, Names, ServerStream, Trust};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::timeout,
@@ -82,12 +82,12 @@ impl Secret {
 ///
 /// # Errors
 /// When whoever connects does not have the secret, or the connection fails.
-pub async fn accept(
-    stream: impl Stream + 'static,
+pub async fn accept<S: Stream + 'static>(
+    stream: S,
     acceptor: &Acceptor,
     secret: &Secret,
     root: impl FnOnce() -> Result<Attr, String>,
-) -> Result<(impl Stream + 'static, String), JoinError> {
+) -> Result<(ServerStream<S>, String), JoinError> {
     let (mut stream, binding) = acceptor.accept(stream).await?;
     let hello = Hello::from_bytes(&first_frame(&mut stream).await?);
     let hello = hello.map_err(|_| JoinError::Silent)?;
@@ -114,12 +114,12 @@ pub async fn accept(
 ///
 /// # Errors
 /// When the other end is not the lead, or refuses.
-pub async fn reach(
-    stream: impl Stream + 'static,
+pub async fn reach<S: Stream + 'static>(
+    stream: S,
     host: &str,
     secret: &Secret,
     machine: &str,
-) -> Result<(impl Stream + 'static, Attr), JoinError> {
+) -> Result<(ClientStream<S>, Attr), JoinError> {
     let connector = Connector::new(Trust::Authority(secret.authority()?.fingerprint()))?;
     let connecting = connector.connect(stream, host, None);
     let connected = timeout(HELLO_WITHIN, connecting).await.map_err(|_| JoinError::Silent)?;

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 
 /// Name of the note in a region's directory. Programs in the region do not see it.
@@ -108,8 +109,9 @@ impl Note {
         let path = Note::path(dir);
         let text = serde_json::to_vec(self).expect("text");
         let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&path);
-        let written = file.and_then(|mut file| {
+        options.write(true).create_new(true).mode(0o600);
+        let written = keeping_times(dir, || {
+            let mut file = options.open(&path)?;
             file.write_all(&text)?;
             file.sync_all()
         });
@@ -155,11 +157,27 @@ impl Note {
             return Ok(());
         }
         let path = Note::path(dir);
-        match fs::remove_file(&path) {
+        match keeping_times(dir, || fs::remove_file(&path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(NoteError::Io { path, error })
             }
             Ok(()) | Err(_) => Ok(()),
         }
     }
+}
+
+/// Changes a name in a directory, which has the times of before then: a region has them from its
+/// beginning, and compares them at its end.
+fn keeping_times<T>(dir: &Path, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = fs::metadata(dir)?;
+    let changed = change()?;
+    let [last_access, last_modification] =
+        [(before.atime(), before.atime_nsec()), (before.mtime(), before.mtime_nsec())]
+            .map(|(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec });
+    let times = Timestamps { last_access, last_modification };
+    // Somebody who may write to a directory need not be its owner.
+    if let Err(error) = rustix::fs::utimensat(CWD, dir, &times, AtFlags::empty()) {
+        tracing::debug!(%error, "the directory has the time of its note");
+    }
+    Ok(changed)
 }

@@ -224,6 +224,8 @@ fn a_note_is_only_its_user_s_and_is_written_once() {
     let folder = tempfile::tempdir().unwrap();
     let note = |lead: &str| Note { lead: lead.to_owned(), secret: Secret::new([7; 32]) };
     assert_eq!(Note::read(folder.path()).unwrap(), None);
+    let time = || std::fs::metadata(folder.path()).unwrap().modified().unwrap();
+    let before = time();
     note("host:1").write(folder.path()).unwrap();
     assert_eq!(Note::read(folder.path()).unwrap(), Some(note("host:1")));
     assert!(matches!(note("host:2").write(folder.path()), Err(NoteError::There(_))));
@@ -236,6 +238,7 @@ fn a_note_is_only_its_user_s_and_is_written_once() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     note("host:1").remove(folder.path()).unwrap();
     assert_eq!(Note::read(folder.path()).unwrap(), None);
+    assert_eq!(time(), before, "a region compares its directory with below");
     std::fs::write(&path, "{}").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(matches!(Note::read(folder.path()), Err(NoteError::Other { .. })));

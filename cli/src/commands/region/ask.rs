@@ -33,11 +33,12 @@ pub(crate) struct Flush {
     dir: PathBuf,
 }
 
-/// End a region that `pando region up` has begun.
+/// End a region that `pando region up` has begun, or leave one that this machine has joined.
 ///
 /// Commits everything and compares it, and ends the region's process. Ends with 1 if something could
 /// not be committed, or differs, which it names. A region in which programs run stays. An end that
-/// was begun goes on when this command is interrupted.
+/// was begun goes on when this command is interrupted. Other machines that have joined the region
+/// leave first. On a machine that has joined, this machine leaves, and the region goes on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct End {
     /// The region's directory.
@@ -87,11 +88,18 @@ fn standing(mut connection: Connection) -> anyhow::Result<Standing> {
 }
 
 fn shown(standing: &Standing) -> String {
-    let Standing { dir, pid, programs, memory, dirty, refused, trouble, .. } = standing;
+    let Standing { dir, pid, lead, machines, programs, memory, dirty, refused, trouble, .. } =
+        standing;
+    let lead = lead.as_ref().map_or_else(String::new, |lead| format!(", kept at {lead}"));
+    let machines = if machines.is_empty() {
+        String::new()
+    } else {
+        format!("  other machines: {}\n", machines.join(", "))
+    };
     let memory = output::bytes(u64::try_from(*memory).unwrap_or(u64::MAX));
     let trouble = trouble.as_ref().map_or_else(String::new, |why| format!(": {why}; trying again"));
     format!(
-        "{}: process {pid}, programs entered: {programs}, {memory}\n  \
+        "{}: process {pid}{lead}, programs entered: {programs}, {memory}\n{machines}  \
          {dirty} paths to commit, {refused} refused{trouble}\n  \
          {} changes: {} committed in {} calls, {} superseded; {} look-ups below\n",
         dir,
@@ -118,6 +126,13 @@ pub(crate) fn end(args: &End) -> anyhow::Result<ExitCode> {
     let mut connection = control::ask(&dir, &Asked::End(ending, force))?;
     let outcome: Outcome = match last(&mut connection)? {
         Told::Ended(outcome) => outcome,
+        Told::Left(lead) => {
+            output::print(&format!(
+                "this machine has left the region at {}, which goes on at {lead}",
+                dir.display()
+            ))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         _ => bail!(OTHER_VERSION),
     };
     Ok(if outcome.report(args.report) { ExitCode::SUCCESS } else { failure::failed() })

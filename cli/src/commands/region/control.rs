@@ -14,8 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use client::FileSystem as _;
-use region::{Progress, Region};
+use region::{Lead, Progress};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -29,7 +28,7 @@ use tokio::{
 
 use super::{
     ending::{self, Ending, Outcome},
-    site::Site,
+    site::{Kept, Site},
 };
 use crate::{mounts, values};
 
@@ -71,6 +70,8 @@ pub(super) enum Told {
     Progress(String),
     Flushed,
     Ended(Outcome),
+    /// This machine has left a region, which goes on at that address.
+    Left(String),
     /// A reason why it cannot be done.
     Refused(String),
 }
@@ -91,6 +92,10 @@ pub(super) struct Entered {
 pub(super) struct Standing {
     pub(super) dir: String,
     pub(super) pid: u32,
+    /// Address of the machine that has the region, if it is another one.
+    pub(super) lead: Option<String>,
+    /// The other machines that use the region, as the one that has it knows them.
+    pub(super) machines: Vec<String>,
     pub(super) programs: usize,
     pub(super) memory: usize,
     pub(super) dirty: usize,
@@ -101,6 +106,14 @@ pub(super) struct Standing {
     pub(super) superseded: u64,
     pub(super) commits: u64,
     pub(super) loads: u64,
+}
+
+/// Whose a region is.
+pub(super) enum Whose {
+    /// This process's, and these other machines may join.
+    Ours(Option<Lead>),
+    /// That of the lead at this address.
+    Of(String),
 }
 
 /// The cause of a region's end.
@@ -155,11 +168,13 @@ impl Caller {
 
     /// Tells how far the region is, again and again, until this is dropped. Only whole lines are
     /// sent, and none to somebody who does not read.
-    pub(super) async fn follow(&mut self, region: &Region) {
+    pub(super) async fn follow(&mut self, kept: &Kept) {
         loop {
             tokio::time::sleep(TOLD_EVERY).await;
-            if self.is_whole {
-                let line = Told::Progress(ending::message(&region.progress())).line();
+            if self.is_whole
+                && let Ok(progress) = kept.progress().await
+            {
+                let line = Told::Progress(ending::message(&progress)).line();
                 self.is_whole = match self.to.try_write(&line) {
                     Ok(written) => written == line.len(),
                     Err(error) => error.kind() == io::ErrorKind::WouldBlock,
@@ -234,7 +249,11 @@ pub(super) struct Control {
 
 struct Shared {
     dir: PathBuf,
-    region: Region,
+    kept: Kept,
+    /// Address of the machine that has the region, if it is another one.
+    lead: Option<String>,
+    /// The other machines, if they may join.
+    machines: Option<Lead>,
     entered: Entered,
     programs: Cell<usize>,
     /// Whether no more programs may enter.
@@ -248,15 +267,22 @@ impl Control {
     pub(super) fn listen(
         socket: Socket,
         site: &Site,
+        whose: Whose,
         on_end: OnEnd,
     ) -> anyhow::Result<(Control, mpsc::Receiver<End>)> {
         let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
         let pid = std::process::id();
         let entered = Entered { pid, device: site.device, is_hidden: site.is_hidden };
         let (ends, ended) = mpsc::channel(1);
+        let (lead, machines) = match whose {
+            Whose::Ours(machines) => (None, machines),
+            Whose::Of(lead) => (Some(lead), None),
+        };
         let shared = Rc::new(Shared {
             dir: site.dir.clone(),
-            region: site.region.clone(),
+            kept: site.kept.clone(),
+            lead,
+            machines,
             entered,
             programs: Cell::new(0),
             ends_now: Cell::new(false),
@@ -311,21 +337,30 @@ async fn answer(stream: UnixStream, shared: Rc<Shared>) {
             drop(from.read(&mut [0]).await);
             shared.programs.set(shared.programs.get() - 1);
         }
-        Ok(Asked::Status) => to.tell(&Told::Status(Box::new(shared.standing()))).await,
+        Ok(Asked::Status) => {
+            to.tell(&match shared.standing().await {
+                Ok(standing) => Told::Status(Box::new(standing)),
+                Err(error) => Told::Refused(format!("the region's lead does not answer: {error}")),
+            })
+            .await;
+        }
         Ok(Asked::Flush) => {
             let flushed = {
-                let mut syncing = std::pin::pin!(shared.region.sync());
+                let mut syncing = std::pin::pin!(shared.kept.sync());
                 tokio::select! {
                     flushed = &mut syncing => flushed,
-                    () = to.follow(&shared.region) => unreachable!("it goes on for ever"),
+                    () = to.follow(&shared.kept) => unreachable!("it goes on for ever"),
                 }
             };
-            let refused = shared.region.progress().failed;
+            let flushed = match flushed {
+                Ok(()) => shared.kept.progress().await.map(|progress| progress.failed),
+                Err(error) => Err(error),
+            };
             to.tell(&match flushed {
-                Ok(()) if refused > 0 => Told::Refused(format!(
+                Ok(refused) if refused > 0 => Told::Refused(format!(
                     "all is committed but what the file system below refuses: {refused} paths"
                 )),
-                Ok(()) => Told::Flushed,
+                Ok(_) => Told::Flushed,
                 Err(error) => Told::Refused(format!("not everything could be committed: {error}")),
             })
             .await;
@@ -356,11 +391,14 @@ async fn question(from: &mut OwnedReadHalf) -> io::Result<Asked> {
 }
 
 impl Shared {
-    fn standing(&self) -> Standing {
-        let Progress { dirty, late, failed, trouble, memory, counts } = self.region.progress();
-        Standing {
+    async fn standing(&self) -> client::Result<Standing> {
+        let Progress { dirty, late, failed, trouble, memory, counts } =
+            self.kept.progress().await?;
+        Ok(Standing {
             dir: mounts::shown(&self.dir),
             pid: self.entered.pid,
+            lead: self.lead.clone(),
+            machines: self.machines.as_ref().map(Lead::machines).unwrap_or_default(),
             programs: self.programs.get(),
             memory,
             dirty: dirty + late,
@@ -371,7 +409,7 @@ impl Shared {
             superseded: counts.superseded,
             commits: counts.commits,
             loads: counts.loads,
-        }
+        })
     }
 }
 

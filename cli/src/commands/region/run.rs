@@ -12,9 +12,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::LocalSet;
 
 use super::{
-    control::{Control, OnEnd},
+    control::{Control, OnEnd, Whose},
     ending::{self, EndingArgs, ReportArgs},
-    site::SiteArgs,
+    machines::Machines,
+    nodes::NodesArgs,
+    site::{Begun, SiteArgs},
 };
 use crate::{connect, failure, signals::Stop};
 
@@ -32,6 +34,8 @@ use crate::{connect, failure, signals::Stop};
 pub(crate) struct Args {
     #[command(flatten)]
     site: SiteArgs,
+    #[command(flatten)]
+    nodes: NodesArgs,
     /// The program, and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -41,30 +45,52 @@ pub(crate) struct Args {
     report: ReportArgs,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let work_dir = std::env::current_dir().ok();
+    let nodes = args.nodes.nodes()?;
+    if !nodes.is_empty() {
+        args.site.listens();
+    }
     let dir = args.site.dir()?;
     let ending = args.ending.ending(&dir)?;
     let mut taken = args.site.take(dir)?;
-    let socket = taken.socket.take();
+    let socket = taken.place.socket.take();
     let runtime = connect::runtime()?;
     LocalSet::new().block_on(&runtime, async {
         let mut stop = Stop::listen()?.hangup_too()?;
-        let mut site = Box::pin(taken.start()).await?;
-        let listening = socket.map(|socket| Control::listen(socket, &site, OnEnd::WithItsProgram));
+        let Begun { region, mut site, machines, lock: _lock } = Box::pin(taken.start()).await?;
+        let lead = machines.as_ref().map(|machines| machines.lead.clone());
+        let listening = socket
+            .map(|socket| Control::listen(socket, &site, Whose::Ours(lead), OnEnd::WithItsProgram));
         let control = listening.transpose().unwrap_or_else(|error| {
             let error = format!("{error:#}");
             tracing::warn!(error, "other commands cannot reach the region");
             None
         });
-        let ran = program(&args.program, work_dir.as_deref(), &mut stop).await;
+        let ran = match args.nodes.start(&nodes, &site.dir, &mut stop).await {
+            Ok(nodes) => {
+                let ran = program(&args.program, work_dir.as_deref(), &mut stop).await;
+                if let Some(machines) = &machines {
+                    all_leave(machines).await;
+                }
+                nodes.end().await;
+                ran
+            }
+            Err(error) => Err(error),
+        };
         if let Some((control, _)) = &control {
             control.ends_now(true);
         }
         site.leave(&mut stop).await;
+        if let Some(machines) = machines.as_ref().filter(|found| !found.lead.machines().is_empty())
+        {
+            // What they change from now on would not be committed.
+            machines.ends_now();
+            region.close();
+        }
         let bar = ending::bar();
         let told = |progress: &_| bar.set_message(ending::message(progress));
-        let outcome = Box::pin(ending::end(&site.region, &ending, &mut stop, told)).await;
+        let outcome = Box::pin(ending::end(&region, &ending, &mut stop, told)).await;
         bar.finish_and_clear();
         drop(control);
         // The program's own failure is the first one to tell.
@@ -72,6 +98,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         let went_well = outcome?.report(args.report);
         Ok(if went_well || !status.success() { exit_code(status) } else { failure::failed() })
     })
+}
+
+/// Has other machines leave: first those where no program uses the region, then all.
+async fn all_leave(machines: &Machines) {
+    if let Err(why) = machines.leave(false).await {
+        tracing::warn!(why, "they lose the region, which ends with its program");
+        if let Err(why) = machines.leave(true).await {
+            tracing::warn!(why, "machines do not answer");
+        }
+    }
+    machines.ends_now();
 }
 
 /// Runs the program in the region, and returns how it ended.

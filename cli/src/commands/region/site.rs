@@ -10,16 +10,19 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use client::SystemClock;
+use client::{FileSystem, SystemClock};
 use mount::{Ended, Error, Options, Unmount};
-use region::{Calls, Region, Settings};
+use region::{Calls, Front, Progress, Region, Settings};
 use rustix::{
     fs::FlockOperation,
     mount::{MountFlags, MountPropagationFlags},
     thread::UnshareFlags,
 };
 
-use super::control::Socket;
+use super::{
+    control::Socket,
+    machines::{self, Listen, Machines},
+};
 use crate::{mounting, mounts, signals::Stop, system::SystemRandom};
 
 /// Tasks that commit at the same time.
@@ -37,8 +40,8 @@ const INLINE_MAX: u64 = 64 << 10;
 /// The directory of a region, and its settings.
 #[derive(Debug, clap::Args)]
 pub(super) struct SiteArgs {
-    /// The directory, on any file system. Only one region may be on it.
-    dir: PathBuf,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Keep files up to this size in memory, and write larger ones at once: at most 64K.
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = inline)]
     inline_max: usize,
@@ -48,6 +51,17 @@ pub(super) struct SiteArgs {
     /// Changes that may wait to be committed; then programs wait.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
     dirty_max: usize,
+    /// Let other machines join the region (`pando region join`), which connect to this address.
+    /// With a host of 0.0.0.0 they are told this machine's name; with port 0, a free one.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+}
+
+/// A directory that is a region on this machine.
+#[derive(Debug, clap::Args)]
+pub(super) struct PlaceArgs {
+    /// The directory, on any file system. Only one region may be on it.
+    dir: PathBuf,
     /// Mount options: noexec, dev, suid, allow_other, io_uring=auto|on|off and others of
     /// `pando mount`.
     #[arg(short = 'o', value_name = "OPTIONS", value_parser = options)]
@@ -75,20 +89,23 @@ pub(super) fn known_as(dir: &Path) -> anyhow::Result<PathBuf> {
     })
 }
 
-impl SiteArgs {
+/// Whether other machines see a region, too: then the kernel of none may believe what it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Here,
+    Elsewhere,
+}
+
+impl PlaceArgs {
     /// The path by which the region is known.
     pub(super) fn dir(&self) -> anyhow::Result<PathBuf> {
         known_as(&self.dir)
     }
 
-    /// Takes the directory, and for root a mount namespace, before any other thread runs.
-    pub(super) fn take(&self, dir: PathBuf) -> anyhow::Result<Taken> {
-        let below = region::Mounted::open(&dir)?;
-        // The root of a region is another directory than the one that is locked.
-        if mounts::find(&dir)?.is_some_and(|mount| mount.is_of(SOURCE)) {
-            bail!("a region is on {} already", dir.display());
-        }
-        let lock = lock(&dir)?;
+    /// Takes the directory on this machine, and for root a mount namespace, before any other thread
+    /// runs.
+    pub(super) fn take(&self, dir: PathBuf, seen: Seen) -> anyhow::Result<Place> {
+        is_not_mounted(&dir)?;
         let socket = Socket::claim(&dir)?;
         let is_hidden = rustix::process::geteuid().is_root();
         if is_hidden {
@@ -96,64 +113,162 @@ impl SiteArgs {
         }
         // The region must not work in itself.
         std::env::set_current_dir("/")?;
+        let mut options = Options { fsname: SOURCE.to_owned(), ..Options::default() };
+        // The kernel checks what programs may do, so other users may be let in where it lets us.
+        options.allow_other = is_hidden;
+        options.over_mounts = true;
+        if seen == Seen::Elsewhere {
+            (options.attr_timeout, options.entry_timeout) = (Duration::ZERO, Duration::ZERO);
+        }
+        for list in &self.options {
+            options.set(list)?;
+        }
+        crate::system::raise_open_files();
+        Ok(Place { dir, socket, is_hidden, options })
+    }
+}
+
+impl SiteArgs {
+    /// The path by which the region is known.
+    pub(super) fn dir(&self) -> anyhow::Result<PathBuf> {
+        self.place.dir()
+    }
+
+    /// Lets other machines join, wherever this one listens, if it does not say so already.
+    pub(super) fn listens(&mut self) {
+        self.listen.get_or_insert_with(|| "0.0.0.0:0".to_owned());
+    }
+
+    /// Takes the directory, as [`PlaceArgs::take`] does, for a region of this process.
+    pub(super) fn take(&self, dir: PathBuf) -> anyhow::Result<Taken> {
+        let below = region::Mounted::open(&dir)?;
+        is_not_mounted(&dir)?;
+        let lock = lock(&dir)?;
+        machines::nobody_leads(&dir)?;
+        let listen =
+            self.listen.as_deref().map(|listen| Listen::bind(listen, &lock)).transpose()?;
+        let seen = if listen.is_some() { Seen::Elsewhere } else { Seen::Here };
+        let place = self.place.take(dir, seen)?;
         let settings = Settings {
             inline_max: self.inline_max,
             memory_max: usize::try_from(self.memory).unwrap_or(usize::MAX),
             dirty_max: self.dirty_max.max(1),
             ..Settings::default()
         };
-        let mut options = Options { fsname: SOURCE.to_owned(), ..Options::default() };
-        // The kernel checks what programs may do, so other users may be let in where it lets us.
-        options.allow_other = is_hidden;
-        options.over_mounts = true;
-        for list in &self.options {
-            options.set(list)?;
-        }
-        crate::system::raise_open_files();
-        Ok(Taken { dir, socket, below, lock, is_hidden, settings, options })
+        Ok(Taken { place, below, lock, settings, listen })
     }
 }
 
-/// A directory that is to be a region.
-pub(super) struct Taken {
+/// A directory that is to be a region on this machine.
+pub(super) struct Place {
     dir: PathBuf,
     /// The socket by which other commands reach the region, if there can be one.
     pub(super) socket: Option<Socket>,
-    below: region::Mounted,
-    lock: File,
     is_hidden: bool,
-    settings: Settings,
     options: Options,
 }
 
-/// A region that works.
+/// A directory that is to be a region of this process.
+pub(super) struct Taken {
+    pub(super) place: Place,
+    below: region::Mounted,
+    /// By this nobody else begins a region on the directory.
+    lock: File,
+    settings: Settings,
+    listen: Option<Listen>,
+}
+
+/// A region of this process.
+pub(super) struct Begun {
+    pub(super) region: Region,
+    pub(super) site: Site,
+    /// The other machines, if they may join.
+    pub(super) machines: Option<Machines>,
+    /// By this nobody else begins a region on the directory.
+    pub(super) lock: File,
+}
+
+/// A region that is mounted on this machine.
 pub(super) struct Site {
     pub(super) dir: PathBuf,
-    pub(super) region: Region,
+    pub(super) kept: Kept,
     /// The end of the mount.
     pub(super) ended: Pin<Box<dyn Future<Output = Result<Ended, Error>>>>,
     /// Number of the mount as a device, by which programs know that they are in the region.
     pub(super) device: u64,
     /// Whether only those see it who are in its mount namespace.
     pub(super) is_hidden: bool,
-    /// The lock by which nobody else begins a region on the directory.
-    _lock: File,
+}
+
+/// Where a region is kept.
+#[derive(Clone)]
+pub(super) enum Kept {
+    /// In this process.
+    Here(Region),
+    /// In that of another machine.
+    Elsewhere(Front),
+}
+
+impl Kept {
+    /// How far it is.
+    pub(super) async fn progress(&self) -> client::Result<Progress> {
+        match self {
+            Kept::Here(region) => Ok(region.progress()),
+            Kept::Elsewhere(front) => front.progress().await,
+        }
+    }
+
+    /// Commits what was changed until now.
+    pub(super) async fn sync(&self) -> client::Result<()> {
+        match self {
+            Kept::Here(region) => region.sync().await,
+            Kept::Elsewhere(front) => front.sync().await,
+        }
+    }
+
+    /// Answers no more on this machine.
+    fn close(&self) {
+        match self {
+            Kept::Here(region) => region.close(),
+            Kept::Elsewhere(front) => front.close(),
+        }
+    }
 }
 
 impl Taken {
     /// Begins the region. Must be called within a `LocalSet`.
-    pub(super) async fn start(self) -> anyhow::Result<Site> {
-        let Taken { dir, below, lock, is_hidden, settings, options, .. } = self;
+    pub(super) async fn start(self) -> anyhow::Result<Begun> {
+        let Taken { place, below, lock, settings, listen } = self;
         let random = SystemRandom::default();
         let key = base::HashKey::new(base::Random::next(&random), base::Random::next(&random));
         let clock = Arc::new(SystemClock);
         let region = Region::new(Arc::new(below), Calls::OnThreads, settings, clock, key)
-            .map_err(|error| anyhow::anyhow!("cannot use {}: {error}", dir.display()))?;
+            .map_err(|error| anyhow::anyhow!("cannot use {}: {error}", place.dir.display()))?;
         for _ in 0..WORKERS {
             tokio::spawn(region.clone().work());
         }
+        let site = Box::pin(place.mount(region.clone(), Kept::Here(region.clone()))).await?;
+        let machines = listen.map(|listen| listen.begin(&region)).transpose();
+        let machines = match machines {
+            Ok(machines) => machines,
+            Err(error) => {
+                drop(mount::unmount(&site.dir, Unmount::Lazy).await);
+                return Err(error);
+            }
+        };
+        Ok(Begun { region, site, machines, lock })
+    }
+}
+
+impl Place {
+    /// Mounts the region. Must be called within a `LocalSet`.
+    pub(super) async fn mount<S>(self, fs: S, kept: Kept) -> anyhow::Result<Site>
+    where
+        S: FileSystem + Clone + Send + Sync + 'static,
+    {
+        let Place { dir, is_hidden, options, .. } = self;
         let turns = mounting::turns(&options);
-        let mounted = Box::pin(mount::run(region.clone(), &dir, &options, &turns)).await?;
+        let mounted = Box::pin(mount::run(fs, &dir, &options, &turns)).await?;
         let ended = Box::pin(mounted.ended());
         // This thread serves the mount.
         let path = dir.clone();
@@ -166,7 +281,7 @@ impl Taken {
                 return Err(error).with_context(|| format!("cannot use {}", dir.display()));
             }
         };
-        Ok(Site { dir, region, ended, device, is_hidden, _lock: lock })
+        Ok(Site { dir, kept, ended, device, is_hidden })
     }
 }
 
@@ -212,7 +327,7 @@ impl Site {
         if self.is_hidden {
             self.cover().await;
         }
-        self.region.close();
+        self.kept.close();
     }
 
     /// Has programs in the region's namespace see an empty directory.
@@ -234,6 +349,15 @@ impl Site {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
+}
+
+/// Checks that a directory is no region that is mounted. The root of one is another directory than
+/// the one that is locked.
+fn is_not_mounted(dir: &Path) -> anyhow::Result<()> {
+    if mounts::find(dir)?.is_some_and(|mount| mount.is_of(SOURCE)) {
+        bail!("a region is on {} already", dir.display());
+    }
+    Ok(())
 }
 
 fn lock(dir: &Path) -> anyhow::Result<File> {

@@ -7,14 +7,15 @@ use mount::{Error, Unmount};
 use tokio::task::LocalSet;
 
 use super::{
-    control::{Control, End, Force, OnEnd, Told},
+    control::{Control, End, Force, OnEnd, Told, Whose},
     ending::{self, EndingArgs, ReportArgs},
-    site::{Site, SiteArgs},
+    machines::Machines,
+    site::{Begun, Site, SiteArgs},
 };
 use crate::{behind, connect, failure, mount_log::MountLog, notify, output, signals::Stop};
 
 /// The beginning of the line that says that the region works.
-const READY: &str = "region at ";
+pub(super) const READY: &str = "region at ";
 
 /// Begin a region that stays until `pando region end`.
 ///
@@ -59,11 +60,14 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     let log = MountLog::open(args.log.as_deref(), &dir, args.daemon)?;
     let mut taken = args.site.take(dir)?;
     let runtime = connect::runtime()?;
-    let socket = taken.socket.take().context("a region that stays must be reached to be ended")?;
+    let socket =
+        taken.place.socket.take().context("a region that stays must be reached to be ended")?;
     LocalSet::new().block_on(&runtime, async {
         let mut stop = Stop::listen()?.hangup_too()?;
-        let mut site = Box::pin(taken.start()).await?;
-        let (control, mut ends) = match Control::listen(socket, &site, OnEnd::Asked) {
+        let begun = Box::pin(taken.start()).await?;
+        let Begun { region, mut site, machines, lock } = begun;
+        let whose = Whose::Ours(machines.as_ref().map(|machines| machines.lead.clone()));
+        let (control, mut ends) = match Control::listen(socket, &site, whose, OnEnd::Asked) {
             Ok(listening) => listening,
             Err(error) => {
                 site.leave(&mut stop).await;
@@ -80,7 +84,9 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         let mut end = loop {
             tokio::select! {
                 Some(mut end) = ends.recv() => {
-                    match leave(&mut site, &control, end.force, &mut stop).await {
+                    let left =
+                        all_leave(machines.as_ref(), &mut site, &control, end.force, &mut stop);
+                    match left.await {
                         Ok(()) => break Some(end),
                         Err(why) => end.to.tell_last(&Told::Refused(why)).await,
                     }
@@ -100,6 +106,13 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
                 }
             }
         };
+        if let Some(machines) = &machines {
+            machines.ends_now();
+            // Those that are left lose it: what is answered from now on is not committed.
+            if !machines.lead.machines().is_empty() {
+                region.close();
+            }
+        }
         // Another wish that the region ends is answered: it does.
         ends.close();
         while let Ok(mut other) = ends.try_recv() {
@@ -107,17 +120,17 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         }
         let ending = end.as_ref().map_or(&ending, |End { ending, .. }| ending).clone();
         let outcome = {
-            let mut ended = Box::pin(ending::end(&site.region, &ending, &mut stop, |_| ()));
+            let mut ended = Box::pin(ending::end(&region, &ending, &mut stop, |_| ()));
             match &mut end {
                 Some(End { to, .. }) => tokio::select! {
                     outcome = &mut ended => outcome,
-                    () = to.follow(&site.region) => unreachable!("it goes on for ever"),
+                    () = to.follow(&site.kept) => unreachable!("it goes on for ever"),
                 },
                 None => ended.await,
             }
         };
         // Before anybody is told: the directory may be a region again at once.
-        drop((control, site));
+        drop((control, site, machines, lock));
         if let Some(End { to, .. }) = &mut end {
             to.tell_last(&match &outcome {
                 Ok(outcome) => Told::Ended(outcome.clone()),
@@ -130,8 +143,33 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Has other machines leave, and takes the mount away here, unless programs use the region that may
+/// not lose it.
+async fn all_leave(
+    machines: Option<&Machines>,
+    site: &mut Site,
+    control: &Control,
+    force: Force,
+    stop: &mut Stop,
+) -> Result<(), String> {
+    if let Some(machines) = machines {
+        let left = machines.leave(force == Force::Yes).await;
+        if let Err(why) = left {
+            if force == Force::No {
+                return Err(why);
+            }
+            tracing::warn!(why, "machines lose the region");
+        }
+    }
+    let left = leave(site, control, force, stop).await;
+    if let (Err(_), Some(machines)) = (&left, machines) {
+        machines.goes_on();
+    }
+    left
+}
+
 /// Takes the mount away, unless programs use it that may not lose it.
-async fn leave(
+pub(super) async fn leave(
     site: &mut Site,
     control: &Control,
     force: Force,

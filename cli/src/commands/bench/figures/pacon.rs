@@ -1,10 +1,12 @@
 //! `pando bench figures pacon`: jobs in regions over a file system that takes its time.
 //!
-//! One node: clients are threads of this process, which call the region as its mount does, with no
-//! network between. What several nodes cost is not in these figures.
+//! Clients are threads of this process, which call the region as a mount does: of the machine that has
+//! the region, with no network between, or of others, with a connection on the loopback.
 
 mod clients;
+mod elsewhere;
 mod jobs;
+mod link;
 mod many;
 mod one;
 mod slowed;
@@ -21,7 +23,7 @@ use crate::values;
 /// Time-out of an experiment. One that takes longer waits for something that will not come.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 
-/// The experiments of Pacon (IPDPS 2020) that one node can show.
+/// The experiments of Pacon (IPDPS 2020) that one machine can show.
 ///
 /// They write DIR/NAME.json and DIR/NAME.svg, and print the table of what was aimed at and reached,
 /// which is also DIR/reach.jsonl. The file system below is in memory and makes one call at a time,
@@ -44,6 +46,9 @@ pub(super) struct Params {
     #[arg(long, default_value = "1,2,4,8,16,32,64", value_name = "N,...", value_delimiter = ',',
           value_parser = clients)]
     counts: Vec<usize>,
+    /// Other machines in figure 11, which share the clients; each is a thread with a connection.
+    #[arg(long, default_value = "8", value_name = "N", value_parser = clients)]
+    machines: usize,
     /// Numbers of jobs at once in figure 8, which share the clients.
     #[arg(long, default_value = "1,2,4,8", value_name = "N,...", value_delimiter = ',',
           value_parser = clients)]
@@ -71,6 +76,8 @@ enum Experiment {
     Fig7,
     /// Several applications at once.
     Fig8,
+    /// One client, over a network, beside memcached.
+    Fig10,
     /// Creates by the number of clients.
     Fig11,
 }
@@ -80,6 +87,7 @@ impl Experiment {
         match self {
             Experiment::Fig7 => one::run(params).await,
             Experiment::Fig8 => many::jobs(params).await,
+            Experiment::Fig10 => link::run(params).await,
             Experiment::Fig11 => many::clients(params).await,
         }
     }
@@ -95,6 +103,7 @@ impl Params {
             ("--operations", self.operations.to_string()),
             ("--clients", self.clients.to_string()),
             ("--counts", format!("{:?}", self.counts)),
+            ("--machines", self.machines.to_string()),
             ("--jobs", format!("{:?}", self.jobs)),
             ("--delay", humantime::format_duration(self.delay).to_string()),
             ("--rounds", self.rounds.to_string()),

@@ -12,6 +12,20 @@ pub(super) struct Took {
 }
 
 impl Took {
+    /// Measures operations that `act` does all of.
+    pub(super) fn of(
+        operations: usize,
+        act: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Took> {
+        let (start, cpu) = (bench::monotonic(), bench::process_cpu());
+        act()?;
+        Ok(Took {
+            operations,
+            elapsed: bench::monotonic().saturating_sub(start),
+            cpu: bench::process_cpu().saturating_sub(cpu),
+        })
+    }
+
     pub(super) fn per_second(&self) -> f64 {
         float(self.operations) / self.elapsed.as_secs_f64().max(1e-9)
     }
@@ -29,15 +43,11 @@ pub(super) fn run(
     act: &(dyn Fn(usize, usize) -> anyhow::Result<()> + Sync),
 ) -> anyhow::Result<Took> {
     let each = operations.div_ceil(clients);
-    let (start, cpu) = (bench::monotonic(), bench::process_cpu());
-    thread::scope(|scope| {
-        let work = |client| move || (0..each).try_for_each(|number| act(client, number));
-        let threads: Vec<_> = (0..clients).map(|client| scope.spawn(work(client))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
-    })?;
-    Ok(Took {
-        operations: each * clients,
-        elapsed: bench::monotonic().saturating_sub(start),
-        cpu: bench::process_cpu().saturating_sub(cpu),
+    Took::of(each * clients, || {
+        thread::scope(|scope| {
+            let work = |client| move || (0..each).try_for_each(|number| act(client, number));
+            let threads: Vec<_> = (0..clients).map(|client| scope.spawn(work(client))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        })
     })
 }

@@ -44,6 +44,11 @@ impl Job {
         Ok(job)
     }
 
+    /// The region, and the directories of the clients.
+    pub(super) fn parts(&self) -> (&Region, &[DirRef]) {
+        (&self.region, &self.dirs)
+    }
+
     fn dir(&self, client: usize) -> &DirRef {
         &self.dirs[client]
     }
