@@ -139,6 +139,15 @@ impl Time {
         }
     }
 
+    /// The least time that is later.
+    #[must_use]
+    pub fn next(self) -> Time {
+        match self.nsec {
+            999_999_999 => Time { sec: self.sec.saturating_add(1), nsec: 0 },
+            nsec => Time { sec: self.sec, nsec: nsec + 1 },
+        }
+    }
+
     /// The time this many milliseconds later.
     #[must_use]
     pub fn plus_ms(self, ms: u64) -> Time {

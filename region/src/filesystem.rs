@@ -16,6 +16,7 @@ use crate::{
     contents::{self, Either},
     machines::NOTE,
     names::{self, Made},
+    region::Part,
     table::Need,
 };
 
@@ -55,12 +56,20 @@ impl FileSystem for Region {
         match done {
             Either::Here(attr) => Ok(attr),
             Either::Passed(ino, file) => {
+                // What is not set stays as it is, whatever other machines set at this moment.
+                let path = self.lock().nodes.get(&ino).and_then(|node| node.path.clone());
+                let _held = match &path {
+                    Some(path) => Some(self.hold(std::slice::from_ref(path)).await),
+                    None => None,
+                };
                 let (before, now) = {
                     let table = self.lock();
-                    (table.node(ino).attr, table.now)
+                    (table.nodes.get(&ino).ok_or(FsError::Stale)?.attr, table.now)
                 };
                 let change = contents::change(&before, &set, now);
-                self.passed(ino, file, move |file| {
+                let is_cut = set.size.is_some() && set.mtime.is_none();
+                let part = if is_cut { Part::Contents } else { Part::Attributes };
+                self.passed(ino, file, part, move |file| {
                     if let Some(size) = set.size {
                         file.truncate(size)?;
                     }
@@ -212,7 +221,7 @@ impl FileSystem for Region {
         match self.run(|table| table.write(handle, offset, &data, clear_set_id)).await? {
             Either::Here(()) => Ok(()),
             Either::Passed(ino, file) => {
-                self.passed(ino, file, move |file| {
+                self.passed(ino, file, Part::Contents, move |file| {
                     file.write_at(offset, &data)?;
                     if clear_set_id { clear_set_id_bits(file) } else { Ok(()) }
                 })
@@ -335,7 +344,7 @@ impl FileSystem for Region {
                 }
             })
             .await?;
-        self.passed(ino, file, move |file| {
+        self.passed(ino, file, Part::Contents, move |file| {
             file.allocate(offset, len, mode)?;
             if clear_set_id { clear_set_id_bits(file) } else { Ok(()) }
         })

@@ -51,7 +51,9 @@ pub use crate::{
     },
     counts::Counts,
     finish::{Difference, Report, Verify},
-    machines::{Front, JoinError, Joined, Lead, Note, NoteError, Secret, accept, reach},
+    machines::{
+        Front, JoinError, Joined, Lead, Machine, Note, NoteError, Secret, Wish, accept, reach,
+    },
     path::Path,
     region::{Calls, Progress, Region, Settings},
 };

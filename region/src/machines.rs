@@ -28,5 +28,6 @@ pub use self::{
     front::Front,
     hello::{JoinError, accept, reach},
     lead::{Joined, Lead},
-    secret::{Note, NoteError, Secret},
+    message::Wish,
+    secret::{Machine, Note, NoteError, Secret},
 };

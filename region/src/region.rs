@@ -81,6 +81,13 @@ pub(crate) struct Shared {
     work: Notify,
 }
 
+/// The part of a passed file that an operation changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Contents,
+    Attributes,
+}
+
 /// How much of a region is not below yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
@@ -125,6 +132,11 @@ impl Region {
     /// The same region, as the programs of another machine see it.
     pub(crate) fn of(&self, machine: SessionId) -> Region {
         Region(Arc::clone(&self.0), machine)
+    }
+
+    /// Notes that other machines may use the region: their kernels learn of changes by times.
+    pub(crate) fn is_shared(&self) {
+        self.lock().shared = true;
     }
 
     /// Somebody who asks for locks, among those of this machine.
@@ -381,22 +393,57 @@ impl Region {
     }
 
     /// Does something with a passed file, and takes in its attributes as they are then.
+    ///
+    /// Race: several machines may do so at once, which their kernels do not put in order. So
+    /// attributes that were measured while something else ended are measured again.
     pub(crate) async fn passed<T: Send + 'static>(
         &self,
         ino: Ino,
         file: Arc<dyn below::Contents>,
+        part: Part,
         act: impl FnOnce(&dyn below::Contents) -> below::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (done, attr) = self
+        let mut since = self.lock().nodes.get(&ino).map(|node| node.passed);
+        let acted = Arc::clone(&file);
+        let (done, mut attr) = self
             .call(move |_| {
-                let done = act(&*file);
-                (done, file.attr())
+                let done = act(&*acted);
+                (done, acted.attr())
             })
             .await;
-        if let (Ok(_), Ok(attr)) = (&done, &attr) {
-            self.lock().refresh(ino, attr);
+        let done = done?;
+        let mut is_told_anew = part == Part::Attributes;
+        while let Ok(found) = attr {
+            let later = {
+                let mut table = self.lock();
+                let (now, shared) = (table.now, table.shared);
+                let Some(node) = table.nodes.get_mut(&ino) else { break };
+                let before = node.attr.mtime;
+                if since != Some(node.passed) {
+                    since = Some(node.passed);
+                    None
+                } else if shared && !is_told_anew && found.mtime <= before {
+                    // Kernels take contents for unchanged that have their time and size.
+                    is_told_anew = true;
+                    Some((found.atime, now.max(before.next())))
+                } else {
+                    node.passed += 1;
+                    table.refresh(ino, &found);
+                    break;
+                }
+            };
+            let file = Arc::clone(&file);
+            attr = self
+                .call(move |_| {
+                    if let Some(times) = later {
+                        let times = Some(times);
+                        file.set(&below::Change { times, ..below::Change::default() })?;
+                    }
+                    file.attr()
+                })
+                .await;
         }
-        Ok(done?)
+        Ok(done)
     }
 
     /// Makes a name for something new; one that only below can make right is made there.

@@ -180,13 +180,15 @@ impl Region {
     /// Finds what is at a path that is held.
     pub(crate) async fn find_now(&self, path: &Path) -> Result<Option<Ino>> {
         loop {
-            match self.lock().find_held(path) {
-                Ok(found) => return Ok(found),
-                Err(Need::Answer(error)) => return Err(error.into()),
-                Err(_) if self.lock().above(path).is_none() => return Err(FsError::Stale.into()),
-                Err(_) => {}
-            }
-            let inline_max = self.lock().bounds.inline_max as u64;
+            let inline_max = {
+                let table = self.lock();
+                match table.find_held(path) {
+                    Ok(found) => return Ok(found),
+                    Err(Need::Answer(error)) => return Err(error.into()),
+                    Err(_) if table.above(path).is_none() => return Err(FsError::Stale.into()),
+                    Err(_) => table.bounds.inline_max as u64,
+                }
+            };
             let asked = path.clone();
             let found = self.call(move |below| look(below, &asked, inline_max)).await?;
             self.lock().loaded(path, found);

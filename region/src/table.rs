@@ -106,6 +106,8 @@ pub(crate) struct Node {
     pub(crate) failed: Option<FsError>,
     /// Whether an open, a flush or an fsync has said so.
     pub(crate) told: bool,
+    /// Changes of it as a passed file that have ended.
+    pub(crate) passed: u64,
 }
 
 /// The parts of a node that are newer than below.
@@ -197,6 +199,8 @@ pub(crate) struct Table {
     pub(crate) given_up: usize,
     /// Whether operations are refused.
     pub(crate) closed: bool,
+    /// Whether other machines may use the region.
+    pub(crate) shared: bool,
     /// Bytes of contents that are not below.
     pub(crate) dirty_bytes: usize,
     /// About how much memory the table takes, in bytes.
@@ -229,6 +233,7 @@ impl Table {
             counts: Counts::default(),
             given_up: 0,
             closed: false,
+            shared: false,
             dirty_bytes: 0,
             memory: 0,
             last_made: MADE,
@@ -493,6 +498,7 @@ impl Node {
             changed: Changed::default(),
             failed: None,
             told: false,
+            passed: 0,
         }
     }
 

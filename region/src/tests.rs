@@ -233,6 +233,19 @@ fn an_absence_is_of_the_directory_and_not_of_its_path() {
 }
 
 #[test]
+fn a_name_is_looked_up_again_where_what_was_known_of_it_has_become_old_meanwhile() {
+    // Time goes on by a second with each look, and an absence is believed for five.
+    let (memory, region) = world(Settings::default());
+    let d = old_dir(&memory, &region, 1);
+    let (from, to) = (name("old0"), name("new"));
+    assert_eq!(lookup(&region, &d, "new").err(), absent());
+    let mode = wire::RenameMode::Replace;
+    block_on(region.rename(&Cred::ROOT, (&d, &from), (&d, &to), mode)).unwrap();
+    assert_eq!(lookup(&region, &d, "new").map(|found| found.attr.size), Ok(3));
+    sync(&region);
+}
+
+#[test]
 fn an_end_that_is_given_up_ends_also_where_directories_are_left_over() {
     let clock = Arc::new(Still(AtomicI64::new(1_000_000)));
     let (memory, region) = world_at(clock, Settings::default());

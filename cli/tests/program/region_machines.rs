@@ -156,13 +156,14 @@ fn a_region_does_not_end_under_the_programs_of_another_machine_unless_that_is_fo
     let folder = folder();
     let dir = folder.path();
     let here = shared(dir);
-    let there = Machine::joined(dir);
+    let (there, idle) = (Machine::joined(dir), Machine::joined(dir));
     let mut running = there.exec(dir, &format!("echo x > {}/f; echo; read x", text(dir)));
     first_line(&mut running);
     let refused = stderr(&here.end(&[]));
     assert!(refused.contains("programs run that were started in the region: 1"), "{refused}");
     assert!(refused.contains("other machines use the region"), "{refused}");
     // It goes on, on both, and others may come.
+    assert_eq!(idle.sh(dir, "cat f"), "x\n", "nobody has left before all could");
     there.sh(dir, "echo y > g");
     assert_eq!(here.sh("cat f g"), "x\ny\n");
     let third = Machine::joined(dir);
@@ -180,6 +181,24 @@ fn a_region_does_not_end_under_the_programs_of_another_machine_unless_that_is_fo
     assert!(left.status.success() && said.contains("which goes on at 127.0.0.1:"), "{said}");
     assert_eq!(again.sh("cat h"), "z\n");
     went_well(&again.end(&[]));
+}
+
+#[test]
+fn a_lead_that_is_told_to_end_by_a_signal_has_the_others_leave() {
+    let folder = folder();
+    let dir = folder.path();
+    let options = ["--listen", "127.0.0.1:0", "--foreground", "--verify", "full", "--json"];
+    let mut command = pando(&[&["region", "up", text(dir)], &options[..]].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut serving = command.spawn().expect("it can be started");
+    first_line(&mut serving);
+    let there = Machine::joined(dir);
+    there.sh(dir, "mkdir a; for i in $(seq 50); do echo $i > a/$i; done");
+    kill_process(Pid::from_child(&serving), Signal::TERM).unwrap();
+    went_well(&serving.wait_with_output().unwrap());
+    assert_eq!(sh(dir, "ls a | wc -l"), "50\n");
+    let left = stderr(&there.pando(&["region", "status", text(dir)]));
+    assert!(left.contains("no region of this user is on"), "{left}");
 }
 
 #[test]
@@ -246,21 +265,34 @@ fn a_directory_has_one_region_on_all_machines() {
     let here = shared(dir);
     let there = Machine::new();
     // The lock of the first machine is none of a machine far away: the note tells.
+    let said: Value = serde_json::from_slice(&fs::read(note(dir)).unwrap()).unwrap();
+    let far = |lead: &Value| {
+        let machine = serde_json::json!({ "name": "far away", "boot": "another one" });
+        serde_json::json!({ "lead": lead, "machine": machine, "secret": said["secret"] })
+    };
     fs::copy(note(dir), note(&other)).unwrap();
+    fs::write(note(&other), far(&said["lead"]).to_string()).unwrap();
     let second = stderr(&there.pando(&["region", "up", text(&other), "--log", "none"]));
-    assert!(second.contains("`pando region join"), "{second}");
+    assert!(second.contains(&format!("a region of {} is on", said["lead"].as_str().unwrap())));
+    // Nor is one gone that cannot be reached.
+    fs::write(note(&other), far(&"127.0.0.1:1".into()).to_string()).unwrap();
+    let second = stderr(&there.pando(&["region", "up", text(&other), "--log", "none"]));
+    assert!(second.contains("a region of 127.0.0.1:1 may be, which does not answer"), "{second}");
+    assert!(second.contains("remove") && note(&other).exists(), "{second}");
     // A secret that others can read is none.
     fs::set_permissions(note(dir), fs::Permissions::from_mode(0o644)).unwrap();
     let open = stderr(&there.pando(&["region", "join", text(dir)]));
     assert!(open.contains("is not a file that only its user can read"), "{open}");
     fs::set_permissions(note(dir), fs::Permissions::from_mode(0o600)).unwrap();
     // Nor does a wrong one help.
-    let said: Value = serde_json::from_slice(&fs::read(note(dir)).unwrap()).unwrap();
-    let wrong = serde_json::json!({ "lead": said["lead"], "secret": "0".repeat(64) });
+    let text_below = fs::read(note(dir)).unwrap();
+    let mut wrong = said.clone();
+    wrong["secret"] = "0".repeat(64).into();
     fs::write(note(dir), wrong.to_string()).unwrap();
     let stranger = stderr(&there.pando(&["region", "join", text(dir)]));
     assert!(stranger.contains("cannot join the region of 127.0.0.1:"), "{stranger}");
-    fs::copy(note(&other), note(dir)).unwrap();
+    assert!(stranger.contains("authority"), "{stranger}");
+    fs::write(note(dir), text_below).unwrap();
     went_well(&here.end(&[]));
 }
 

@@ -3,8 +3,8 @@
 use std::{mem, sync::Arc};
 
 use base::{
-    Access, Attr, ByteRange, Cred, Decode as _, Encode as _, EntryName, FsError, HashMap, Ino,
-    LockKind, Reader, SetAttr,
+    Access, Attr, ByteRange, Cred, Decode as _, Encode as _, EntryName, FsError, HashMap, HashSet,
+    Ino, LockKind, Reader, SetAttr,
 };
 use bytes::{Bytes, BytesMut};
 use client::{Error, FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
@@ -20,7 +20,7 @@ use wire::{
     frame::{take_frame, try_put_frame},
 };
 
-use super::message::{self, Answer, Call, EVENT, Named};
+use super::message::{self, Answer, Call, EVENT, Leave, Leaving, Named, Wish};
 use crate::Progress;
 
 /// A region of another machine. A clone is the same one.
@@ -32,8 +32,8 @@ struct Shared {
     state: Mutex<State>,
     /// There is something to send, or nothing any more.
     send: Notify,
-    /// Whether the lead wants this front end to leave, and whether it must.
-    leave: watch::Sender<Option<bool>>,
+    /// What the lead wants, until it was answered.
+    leave: watch::Sender<Option<Leave>>,
 }
 
 #[derive(Default)]
@@ -43,6 +43,8 @@ struct State {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// Attributes of open files, as their opens found them.
     opened: HashMap<Handle, Attr>,
+    /// Owners that may have locks.
+    lockers: HashSet<u64>,
     last: u64,
     ended: bool,
 }
@@ -79,17 +81,28 @@ impl Front {
         self.0.send.notify_one();
     }
 
-    /// Waits until the lead wants this front end to leave; `true`: whatever uses it.
-    pub async fn is_to_leave(&self) -> bool {
+    /// Waits until the lead wants something of this front end.
+    pub async fn wish(&self) -> Wish {
         let mut leave = self.0.leave.subscribe();
-        let wanted = leave.wait_for(Option::is_some).await;
-        wanted.map_or(true, |wanted| wanted.unwrap_or(true))
+        match leave.wait_for(Option::is_some).await.map(|leave| *leave) {
+            Ok(Some(leave)) => leave.wish,
+            // The lead is asked no more once there is no other half.
+            Ok(None) | Err(_) => Wish::Must,
+        }
     }
 
-    /// Tells the lead why this front end does not leave. It may ask again.
-    pub fn stays(&self, why: &str) {
-        self.0.leave.send_replace(None);
-        drop(self.send(&Call::Stays(why.to_owned())));
+    /// Answers a wish: why this front end stays, or that nothing keeps it. A newer wish stands.
+    pub fn answer(&self, wish: Wish, stays: Option<String>) {
+        let mut number = None;
+        self.0.leave.send_if_modified(|leave| {
+            if leave.is_some_and(|leave| leave.wish == wish) {
+                number = leave.take().map(|leave| leave.number);
+            }
+            number.is_some()
+        });
+        if let Some(number) = number {
+            drop(self.send(&Call::Leaving(Leaving { number, stays })));
+        }
     }
 
     /// How far the region is.
@@ -151,9 +164,12 @@ impl Front {
     fn answered(&self, frame: &Bytes) -> std::result::Result<(), base::DecodeError> {
         let mut reader = Reader::new(frame);
         let (number, answer) = (u64::decode(&mut reader)?, Answer::decode(&mut reader)?);
+        if !reader.is_empty() {
+            return Err(base::DecodeError::Trailing);
+        }
         match answer {
-            Answer::Leave(must) if number == EVENT => {
-                self.0.leave.send_replace(Some(must));
+            Answer::Leave(leave) if number == EVENT => {
+                self.0.leave.send_replace(Some(leave));
             }
             answer => {
                 let waiting = self.0.state.lock().waiting.remove(&number);
@@ -197,7 +213,7 @@ impl Front {
         if !fits {
             return Err(FsError::Invalid.into());
         }
-        if !matches!(call, Call::Interrupt(_) | Call::Stays(_)) {
+        if !matches!(call, Call::Interrupt(_) | Call::Leaving(_)) {
             state.waiting.insert(number, answer);
         }
         drop(state);
@@ -449,6 +465,7 @@ impl FileSystem for Front {
     }
 
     async fn lock(&self, handle: Handle, owner: u64, asked: FileLock) -> Result<()> {
+        self.0.state.lock().lockers.insert(owner);
         self.done(Call::Lock(lock(handle, owner, asked))).await
     }
 
@@ -459,6 +476,7 @@ impl FileSystem for Front {
         asked: FileLock,
         interrupted: impl Future<Output = ()>,
     ) -> Result<()> {
+        self.0.state.lock().lockers.insert(owner);
         let (number, mut answered) = self.send(&Call::LockWait(lock(handle, owner, asked)))?;
         let mut waits = Waits { front: self, number, is_over: false };
         let answer = match select(&mut answered, std::pin::pin!(interrupted)).await {
@@ -487,6 +505,9 @@ impl FileSystem for Front {
     }
 
     async fn unlock_closed(&self, handle: Handle, owner: u64) -> Result<()> {
+        if !self.0.state.lock().lockers.contains(&owner) {
+            return Ok(());
+        }
         self.done(Call::UnlockClosed(message::Owned { handle: handle.0, owner })).await
     }
 

@@ -4,13 +4,15 @@
 //! secret knows the lead. The front end proves that it has the secret with a proof that is bound to
 //! the connection (RFC 9266): seen on one, it is worth nothing on another.
 
-use std::{net::IpAddr, time::Duration, time::SystemTime};
+use std::time::{Duration, SystemTime};
 
 use base::{Attr, Decode as _};
 use bytes::{Bytes, BytesMut};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
-use tls::{Acceptor, Authority, Binding, ClientStream, Connector, Names, ServerStream, Trust};
+use tls::{
+    Acceptor, Authority, Binding, ClientStream, Connector, Identity, Names, ServerStream, Trust,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::timeout,
@@ -30,6 +32,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 /// Most bytes of what is said before the other end is known.
 const BYTES_MAX: usize = 4096;
+
+/// The lead is known by its authority, wherever it is.
+const HOST: &str = "localhost";
 
 /// What a front end's proof is about.
 const LABEL: &[u8] = b"pando region front end 1";
@@ -67,13 +72,13 @@ impl Secret {
         mac
     }
 
-    /// The lead's end of connections, which is at these addresses.
+    /// What the lead shows to whoever connects, for a week from now.
     ///
     /// # Errors
     /// When the cryptographic library fails.
-    pub fn acceptor(&self, addresses: Vec<IpAddr>) -> Result<Acceptor, tls::Error> {
-        let names = Names { server: 0, addresses, host: None };
-        Acceptor::new(self.authority()?.issue(&names, SystemTime::now())?)
+    pub fn identity(&self) -> Result<Identity, tls::Error> {
+        let names = Names { server: 0, addresses: Vec::new(), host: None };
+        self.authority()?.issue(&names, SystemTime::now())
     }
 }
 
@@ -109,19 +114,18 @@ pub async fn accept<S: Stream + 'static>(
     Err(refused)
 }
 
-/// The front end's part: proves to the lead at `host` that it may come, as `machine`. Returns the
+/// The front end's part: proves to the lead that it may come, as `machine`. Returns the
 /// stream for [`super::Front::over`], and the attributes of the region's directory.
 ///
 /// # Errors
 /// When the other end is not the lead, or refuses.
 pub async fn reach<S: Stream + 'static>(
     stream: S,
-    host: &str,
     secret: &Secret,
     machine: &str,
 ) -> Result<(ClientStream<S>, Attr), JoinError> {
     let connector = Connector::new(Trust::Authority(secret.authority()?.fingerprint()))?;
-    let connecting = connector.connect(stream, host, None);
+    let connecting = connector.connect(stream, HOST, None);
     let connected = timeout(HELLO_WITHIN, connecting).await.map_err(|_| JoinError::Silent)?;
     let (mut stream, binding) = connected?;
     let proof = secret.proof(&binding).finalize().into_bytes();

@@ -1,15 +1,6 @@
 //! The lead: it answers the front ends of other machines from the region in its memory.
 
-use std::{
-    collections::BTreeMap,
-    mem,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, mem, pin::pin, sync::Arc, time::Duration};
 
 use base::{
     Decode as _, DecodeError, Encode as _, FsError, HashMap, HashSet, Reader, SessionId,
@@ -32,14 +23,14 @@ use wire::{
     frame::{take_frame, try_put_frame},
 };
 
-use super::message::{self, Answer, Call, EVENT};
+use super::message::{self, Answer, Call, EVENT, Leave, Leaving, Wish};
 use crate::Region;
 
 /// Bytes that are read at once, where so many have come.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 /// Bytes of answers that a front end has not taken, with which no more of its calls are read.
-const UNTAKEN_MAX: usize = 2 * FRAME_BYTES_MAX;
+pub(super) const UNTAKEN_MAX: usize = 2 * FRAME_BYTES_MAX;
 
 /// The front ends of a region. A clone is the same.
 #[derive(Clone)]
@@ -47,23 +38,33 @@ pub struct Lead(Arc<Shared>);
 
 struct Shared {
     region: Region,
-    machines: Mutex<BTreeMap<SessionId, Machine>>,
-    last: AtomicU64,
-    /// A machine has left, or has said why it does not.
+    state: Mutex<State>,
+    /// A machine has left, or has answered.
     changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    machines: BTreeMap<SessionId, Machine>,
+    /// Number of the last machine.
+    last: u64,
+    /// Number of the last question about leaving.
+    asked: u64,
+    /// Whether no more machines may join.
+    ends: bool,
 }
 
 /// A front end as its lead knows it.
 struct Machine {
     name: String,
     outbox: Arc<Outbox>,
-    /// Why it has not left, since it was asked to.
-    stays: Option<String>,
+    /// What it has said to the last question: why it stays, if it does.
+    said: Option<Option<String>>,
 }
 
 /// Frames for a front end.
 #[derive(Default)]
-struct Outbox {
+pub(super) struct Outbox {
     frames: Mutex<Vec<u8>>,
     /// There are some.
     filled: Notify,
@@ -82,59 +83,78 @@ impl Lead {
     /// The lead of a region that is in this process.
     #[must_use]
     pub fn new(region: Region) -> Lead {
-        let (machines, changed) = (Mutex::default(), Notify::new());
-        Lead(Arc::new(Shared { region, machines, last: AtomicU64::new(0), changed }))
+        region.is_shared();
+        Lead(Arc::new(Shared { region, state: Mutex::default(), changed: Notify::new() }))
     }
 
-    /// Lets a machine in, which has proven that it may come.
+    /// Lets a machine in, which has proven that it may come; `None` where no more may.
     #[must_use]
-    pub fn join(&self, name: String) -> Joined {
+    pub fn join(&self, name: String) -> Option<Joined> {
+        let mut state = self.0.state.lock();
+        if state.ends {
+            return None;
+        }
         // Numbers of their own: this machine's programs are session 0.
-        let session = SessionId(self.0.last.fetch_add(1, Ordering::Relaxed) + 1);
-        let outbox = Arc::<Outbox>::default();
-        let machine = Machine { name, outbox: Arc::clone(&outbox), stays: None };
-        self.0.machines.lock().insert(session, machine);
-        Joined { lead: self.clone(), session, outbox }
+        state.last += 1;
+        let (session, outbox) = (SessionId(state.last), Arc::<Outbox>::default());
+        let machine = Machine { name, outbox: Arc::clone(&outbox), said: None };
+        state.machines.insert(session, machine);
+        Some(Joined { lead: self.clone(), session, outbox })
+    }
+
+    /// Lets no more machines join, as the region ends, or lets them again.
+    pub fn ends(&self, ends: bool) {
+        self.0.state.lock().ends = ends;
+    }
+
+    /// Whether no more machines may join.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.0.state.lock().ends
     }
 
     /// The names of the machines that have joined.
     #[must_use]
     pub fn machines(&self) -> Vec<String> {
-        self.0.machines.lock().values().map(|machine| machine.name.clone()).collect()
+        self.0.state.lock().machines.values().map(|machine| machine.name.clone()).collect()
     }
 
-    /// Has all other machines leave, `force`: also where programs use the region. Returns when all
-    /// have left, one has said why it stays, or time is up: then the reasons, by machine.
+    /// Tells all other machines what is wanted of them. Returns when all have left, or have answered,
+    /// or time is up.
     ///
     /// # Errors
-    /// The reasons.
-    pub async fn all_leave(&self, force: bool, within: Duration) -> Result<(), Vec<String>> {
-        for machine in self.0.machines.lock().values_mut() {
-            machine.stays = None;
-            machine.outbox.put(EVENT, &Answer::Leave(force));
+    /// Why machines stay, by machine.
+    pub async fn ask(&self, wish: Wish, within: Duration) -> Result<(), Vec<String>> {
+        {
+            let mut state = self.0.state.lock();
+            state.asked += 1;
+            let leave = Leave { number: state.asked, wish };
+            for machine in state.machines.values_mut() {
+                machine.said = None;
+                machine.outbox.put(EVENT, &Answer::Leave(leave));
+            }
         }
-        let left = async {
+        let answered = async {
             loop {
                 let mut changed = pin!(self.0.changed.notified());
                 changed.as_mut().enable();
-                let (all, stays) = {
-                    let machines = self.0.machines.lock();
-                    let stay = machines.values().filter(|machine| machine.stays.is_some()).count();
-                    (machines.len(), stay)
-                };
-                if all == stays {
+                if self.0.state.lock().machines.values().all(|machine| machine.said.is_some()) {
                     return;
                 }
                 changed.await;
             }
         };
-        drop(tokio::time::timeout(within, left).await);
-        let machines = self.0.machines.lock();
-        let reason = |machine: &Machine| {
-            let why = machine.stays.as_deref().unwrap_or("it does not answer");
-            format!("{}: {why}", machine.name)
+        drop(tokio::time::timeout(within, answered).await);
+        let state = self.0.state.lock();
+        let stays = |machine: &Machine| {
+            let why = match &machine.said {
+                Some(None) => return None,
+                Some(Some(why)) => why,
+                None => "it does not answer",
+            };
+            Some(format!("{}: {why}", machine.name))
         };
-        let reasons: Vec<_> = machines.values().map(reason).collect();
+        let reasons: Vec<_> = state.machines.values().filter_map(stays).collect();
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 }
@@ -155,8 +175,13 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    fn is_full(&self) -> bool {
-        self.frames.lock().len() >= UNTAKEN_MAX
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes() >= UNTAKEN_MAX
+    }
+
+    /// Bytes that are there to be taken.
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.lock().len()
     }
 
     async fn send(&self, mut to: WriteHalf<impl Stream>) {
@@ -177,6 +202,11 @@ impl Outbox {
 }
 
 impl Joined {
+    #[cfg(test)]
+    pub(super) fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.outbox)
+    }
+
     /// Answers the front end until its connection ends; then what it had open and locked is free.
     ///
     /// Must be polled to its end: an operation that is under way is not given up halfway.
@@ -255,16 +285,23 @@ impl Joined {
     ) -> Result<(), DecodeError> {
         let mut reader = Reader::new(frame);
         let (number, call) = (u64::decode(&mut reader)?, Call::decode(&mut reader)?);
+        if !reader.is_empty() {
+            return Err(DecodeError::Trailing);
+        }
         let (wait, interrupted) = oneshot::channel();
         match call {
             Call::Interrupt(number) => {
                 work.waits.remove(&number);
                 return Ok(());
             }
-            Call::Stays(why) => {
-                if let Some(machine) = self.lead.0.machines.lock().get_mut(&self.session) {
-                    machine.stays = Some(why);
+            Call::Leaving(Leaving { number, stays }) => {
+                let mut state = self.lead.0.state.lock();
+                if number == state.asked
+                    && let Some(machine) = state.machines.get_mut(&self.session)
+                {
+                    machine.said = Some(stays);
                 }
+                drop(state);
                 self.lead.0.changed.notify_waiters();
                 return Ok(());
             }
@@ -290,7 +327,7 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.lead.0.machines.lock().remove(&self.session);
+        self.lead.0.state.lock().machines.remove(&self.session);
         self.lead.0.changed.notify_waiters();
     }
 }
@@ -445,7 +482,7 @@ impl Session {
             Call::Info(node) => Answer::Info(region.info(&node).await?),
             Call::Progress => Answer::Progress(region.progress().into()),
             // They need no answer.
-            Call::Interrupt(_) | Call::Stays(_) => Answer::Done,
+            Call::Interrupt(_) | Call::Leaving(_) => Answer::Done,
         })
     }
 }

@@ -9,14 +9,14 @@ use base::{
 };
 use bytes::Bytes;
 use wire::{
-    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
-    SeekTo, Statfs, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, PROTOCOL_VERSION, ReaddirPage,
+    RenameMode, Renamed, SeekTo, Statfs, XattrMode,
 };
 
 use crate::{Counts, Progress};
 
-/// The messages of this program. Both sides must have the same.
-pub(super) const VERSION: u16 = 1;
+/// The messages of this program, which are made of those of the wire. Both sides must have the same.
+pub(super) const VERSION: u32 = 1 << 16 | PROTOCOL_VERSION as u32;
 
 /// Number of an [`Answer`] that answers no call.
 pub(super) const EVENT: u64 = 0;
@@ -26,7 +26,7 @@ codec! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Hello {
         /// [`VERSION`].
-        pub version: u16,
+        pub version: u32,
         /// Proof that the front end has the region's secret.
         pub proof: Bytes,
         /// Name of the machine, for people.
@@ -121,8 +121,8 @@ codec! {
         Info(NodeRef) = 35,
         /// How far the region is: a [`Answer::Progress`].
         Progress = 36,
-        /// No answer: why the front end does not leave as it was asked to.
-        Stays(String) = 37,
+        /// No answer: what the front end says to [`Answer::Leave`].
+        Leaving(Leaving) = 37,
     }
 }
 
@@ -166,9 +166,43 @@ codec! {
         Info(Vec<(String, String)>) = 17,
         /// How far the region is.
         Progress(Far) = 18,
-        /// No answer: the region is to end, so the front end should leave. [`Call::Stays`] where
-        /// programs use it, unless it must.
-        Leave(bool) = 19,
+        /// No answer: the region is to end. A [`Call::Leaving`], or the end of the connection.
+        Leave(Leave) = 19,
+    }
+}
+
+codec! {
+    /// A question to a front end about its leaving.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(super) struct Leave {
+        /// Number of the question: later ones make it void.
+        pub number: u64,
+        /// What is wanted.
+        pub wish: Wish,
+    }
+}
+
+codec! {
+    /// What a lead that ends its region wants of a front end.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Wish {
+        /// To hear whether programs use the region there.
+        Ask = 1,
+        /// That it leaves, unless programs use the region there.
+        Leave = 2,
+        /// That it leaves, and programs lose the region.
+        Must = 3,
+    }
+}
+
+codec! {
+    /// What a front end says about its leaving.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(super) struct Leaving {
+        /// Number of the question.
+        pub number: u64,
+        /// Why it stays; `None`: nothing keeps it.
+        pub stays: Option<String>,
     }
 }
 

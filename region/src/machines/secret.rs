@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 
 /// Name of the note in a region's directory. Programs in the region do not see it.
@@ -62,8 +62,43 @@ impl TryFrom<String> for Secret {
 pub struct Note {
     /// Address of the lead, `HOST:PORT`.
     pub lead: String,
+    /// The lead's machine, and which of its boots that was.
+    pub machine: Machine,
     /// The region's secret.
     pub secret: Secret,
+}
+
+/// A machine, as far as it can be told from others, and a boot of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name and number; empty where they do not tell it from others, as those of one that was
+    /// copied.
+    pub name: String,
+    /// Number of the boot.
+    pub boot: String,
+}
+
+impl Machine {
+    /// Whether a process that ran there, and not here, is gone: this is the machine, or a later boot
+    /// of it.
+    #[must_use]
+    pub fn is_gone(&self, here: &Machine) -> bool {
+        self.boot == here.boot || (!self.name.is_empty() && self.name == here.name)
+    }
+
+    /// This machine.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn here() -> io::Result<Machine> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let number = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let number = number.trim();
+        let tells = !number.is_empty() && !host.starts_with("localhost");
+        let name = if tells { format!("{host} {number}") } else { String::new() };
+        Ok(Machine { name, boot: boot.trim().to_owned() })
+    }
 }
 
 /// Why a note cannot be read or written.
@@ -112,8 +147,13 @@ impl Note {
         options.write(true).create_new(true).mode(0o600);
         let written = keeping_times(dir, || {
             let mut file = options.open(&path)?;
-            file.write_all(&text)?;
-            file.sync_all()
+            let written = is_private(&file.metadata()?)
+                .then_some(())
+                .ok_or_else(|| io::Error::other("others can read files that this user makes here"))
+                .and_then(|()| file.write_all(&text))
+                .and_then(|()| file.sync_all());
+            // Half a note is in the way of the next region.
+            written.inspect_err(|_| drop(fs::remove_file(&path)))
         });
         written.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => NoteError::There(path),
@@ -131,15 +171,16 @@ impl Note {
         let path = Note::path(dir);
         let io = |error| NoteError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
-        let flags = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("a flag of open(2)");
+        // Whatever somebody else may have put there.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let flags = i32::try_from(flags.bits()).expect("flags of open(2)");
         let file = match options.read(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
         };
         let found = file.metadata().map_err(io)?;
-        let user = rustix::process::geteuid().as_raw();
-        if !found.is_file() || found.uid() != user || found.mode() & 0o077 != 0 {
+        if !is_private(&found) {
             return Err(NoteError::Open(path));
         }
         let mut text = Vec::new();
@@ -164,6 +205,12 @@ impl Note {
             Ok(()) | Err(_) => Ok(()),
         }
     }
+}
+
+/// Whether a file is one that only this user can read and write.
+fn is_private(found: &fs::Metadata) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    found.is_file() && found.uid() == user && found.mode() & 0o077 == 0
 }
 
 /// Changes a name in a directory, which has the times of before then: a region has them from its

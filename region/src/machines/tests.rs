@@ -15,7 +15,7 @@ use client::{Error, FileLock, FileSystem as _, Handle, New};
 use tokio::task::JoinHandle;
 use wire::{DirRef, FileRef};
 
-use super::{hello::JoinError, secret::Secret, *};
+use super::{hello::JoinError, lead, message, secret::Secret, *};
 use crate::{Calls, Memory, Region, Settings};
 
 /// A clock that runs by a second with each look.
@@ -37,7 +37,7 @@ fn region() -> Region {
 /// A front end of a lead, and its two ends as tasks.
 fn join(lead: &Lead, region: &Region, name: &str) -> (Front, JoinHandle<()>, JoinHandle<()>) {
     let (here, there) = tokio::io::duplex(1 << 16);
-    let joined = lead.join(name.to_owned());
+    let joined = lead.join(name.to_owned()).expect("the region does not end");
     let (front, carry) = Front::over(there, region.root().1);
     (front, tokio::spawn(joined.serve(here)), tokio::spawn(carry))
 }
@@ -156,28 +156,91 @@ async fn programs_do_not_see_the_note_by_which_machines_find_each_other() {
     front.mkdir(cred, &dir, note, 0o755).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn machines_leave_when_they_are_asked_to_and_say_why_they_do_not() {
     let region = region();
     let lead = Lead::new(region.clone());
     let ((one, ..), (other, ..)) = (join(&lead, &region, "one"), join(&lead, &region, "other"));
-    let within = Duration::from_secs(60);
+    let (within, since) = (Duration::from_secs(60), tokio::time::Instant::now());
+    let answers = async |front: &Front, expected: Wish, stays: Option<&str>| {
+        assert_eq!(front.wish().await, expected);
+        front.answer(expected, stays.map(str::to_owned));
+    };
+    let busy = Err(vec!["other: a program runs".to_owned()]);
+    let both = futures::future::join(
+        answers(&one, Wish::Ask, None),
+        answers(&other, Wish::Ask, Some("a program runs")),
+    );
+    assert_eq!(futures::future::join(lead.ask(Wish::Ask, within), both).await.0, busy);
+    assert_eq!(lead.machines().len(), 2, "a question has nobody leave");
     let leaves = async {
-        assert!(!one.is_to_leave().await);
+        assert_eq!(one.wish().await, Wish::Leave);
         one.close();
     };
-    let stays = async {
-        assert!(!other.is_to_leave().await);
-        other.stays("a program runs");
-    };
-    let (left, ..) = futures::join!(lead.all_leave(false, within), leaves, stays);
-    assert_eq!(left, Err(vec!["other: a program runs".to_owned()]));
+    let both = futures::future::join(leaves, answers(&other, Wish::Leave, Some("a program runs")));
+    assert_eq!(futures::future::join(lead.ask(Wish::Leave, within), both).await.0, busy);
+    // What is said to an older wish is no answer to a newer one.
     let goes = async {
-        assert!(other.is_to_leave().await);
+        assert_eq!(other.wish().await, Wish::Must);
+        other.answer(Wish::Leave, Some("late".to_owned()));
+        assert_eq!(other.wish().await, Wish::Must);
         other.close();
     };
-    assert_eq!(futures::join!(lead.all_leave(true, within), goes).0, Ok(()));
+    assert_eq!(futures::join!(lead.ask(Wish::Must, within), goes).0, Ok(()));
     assert_eq!(lead.machines(), Vec::<String>::new());
+    assert_eq!(since.elapsed(), Duration::ZERO, "nobody was waited for who had answered");
+    let (_silent, ..) = join(&lead, &region, "silent");
+    let silent = Err(vec!["silent: it does not answer".to_owned()]);
+    assert_eq!(lead.ask(Wish::Leave, within).await, silent);
+    assert_eq!(since.elapsed(), within);
+    lead.ends(true);
+    assert!(lead.join("late".to_owned()).is_none());
+}
+
+#[tokio::test]
+async fn a_machine_that_takes_no_answers_holds_up_nobody() {
+    let region = region();
+    let lead = Lead::new(region.clone());
+    let (other, ..) = join(&lead, &region, "other");
+    let (_, handle) = create(&other, "f").await;
+    other.write(handle, 0, Bytes::from(vec![7; 4096]), false).await.unwrap();
+    let (here, mut there) = tokio::io::duplex(1 << 16);
+    let joined = lead.join("slow".to_owned()).unwrap();
+    let outbox = joined.outbox();
+    let served = tokio::spawn(joined.serve(here));
+    // It opens the file, and asks for its contents again and again without reading any.
+    let mut out = Vec::new();
+    let mut ask = |number: u64, call: &message::Call| {
+        wire::frame::put_frame(&mut out, |out| {
+            base::Encode::encode(&number, out);
+            base::Encode::encode(call, out);
+        });
+    };
+    let file = other.lookup(&Cred::ROOT, &DirRef::ROOT, &name("f")).await.unwrap();
+    let file = FileRef { dir: DirRef::ROOT, name: name("f"), ino: file.attr.ino };
+    ask(1, &message::Call::Open(file));
+    for number in 2..20_000 {
+        let read = message::Read { handle: handle.0 + 1, offset: 0, len: 4096 };
+        ask(number, &message::Call::Read(read));
+    }
+    let asks = tokio::spawn(async move {
+        let sent = tokio::io::AsyncWriteExt::write_all(&mut there, &out).await;
+        (sent.is_ok(), there)
+    });
+    while !outbox.is_full() {
+        tokio::task::yield_now().await;
+    }
+    // Others are answered, and what waits for this one is bounded.
+    assert_eq!(other.read(handle, 0, 4).await.unwrap(), &[7, 7, 7, 7][..]);
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(outbox.bytes() < 2 * lead::UNTAKEN_MAX, "{}", outbox.bytes());
+    assert!(!asks.is_finished(), "its calls are not even read");
+    asks.abort();
+    drop(asks.await);
+    served.await.unwrap();
+    assert_eq!(region.open_handles(), 1);
 }
 
 #[tokio::test]
@@ -185,10 +248,10 @@ async fn a_machine_without_the_secret_is_no_part_of_the_region() {
     let (secret, wrong) = (Secret::new([7; 32]), Secret::new([8; 32]));
     let attr = region().root().1;
     let meet = async |theirs: &Secret, answer: Result<base::Attr, String>| {
-        let acceptor = secret.acceptor(Vec::new()).unwrap();
+        let acceptor = tls::Acceptor::new(secret.identity().unwrap()).unwrap();
         let (here, there) = tokio::io::duplex(1 << 16);
         let accepting = accept(here, &acceptor, &secret, || answer);
-        let reaching = reach(there, "localhost", theirs, "laptop");
+        let reaching = reach(there, theirs, "laptop");
         let (accepted, reached) = futures::future::join(accepting, reaching).await;
         (accepted.map(|(_, name)| name), reached.map(|(_, attr)| attr))
     };
@@ -208,10 +271,10 @@ async fn a_caller_that_knows_the_lead_only_by_its_certificate_is_not_let_in() {
     // Whoever has seen the authority's fingerprint, but not the secret, can connect and prove
     // nothing.
     let (secret, wrong) = (Secret::new([7; 32]), Secret::new([8; 32]));
-    let acceptor = secret.acceptor(Vec::new()).unwrap();
+    let acceptor = tls::Acceptor::new(secret.identity().unwrap()).unwrap();
     let (here, there) = tokio::io::duplex(1 << 16);
     let accepting = accept(here, &acceptor, &wrong, || Err("never asked".to_owned()));
-    let reaching = reach(there, "localhost", &secret, "stranger");
+    let reaching = reach(there, &secret, "stranger");
     let (accepted, reached) = futures::future::join(accepting, reaching).await;
     assert!(matches!(accepted.map(drop), Err(JoinError::Secret)));
     assert!(matches!(reached.map(drop), Err(JoinError::Silent)));
@@ -222,7 +285,11 @@ fn a_note_is_only_its_user_s_and_is_written_once() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let folder = tempfile::tempdir().unwrap();
-    let note = |lead: &str| Note { lead: lead.to_owned(), secret: Secret::new([7; 32]) };
+    let machine = Machine::here().unwrap();
+    let note = |lead: &str| {
+        let (lead, machine) = (lead.to_owned(), machine.clone());
+        Note { lead, machine, secret: Secret::new([7; 32]) }
+    };
     assert_eq!(Note::read(folder.path()).unwrap(), None);
     let time = || std::fs::metadata(folder.path()).unwrap().modified().unwrap();
     let before = time();
@@ -242,4 +309,78 @@ fn a_note_is_only_its_user_s_and_is_written_once() {
     std::fs::write(&path, "{}").unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(matches!(Note::read(folder.path()), Err(NoteError::Other { .. })));
+    std::fs::remove_file(&path).unwrap();
+    // A pipe that somebody else has put there holds nobody up.
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+    assert!(matches!(Note::read(folder.path()), Err(NoteError::Open(_))));
+}
+
+/// A region over a file system whose files all change at one moment, with a file that is large.
+async fn large() -> (Region, Lead, FileRef, [Front; 2]) {
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Time {
+            Time { sec: 1_000_000, nsec: 0 }
+        }
+    }
+
+    let memory = Memory::new(Arc::new(Still));
+    let settings = Settings { inline_max: 16, ..Settings::default() };
+    let clock = Arc::new(Seconds(AtomicI64::new(1_000_000)));
+    let key = HashKey::new(1, 2);
+    let calls = Calls::OnThreads;
+    let region = Region::new(Arc::new(memory), calls, settings, clock, key).unwrap();
+    let lead = Lead::new(region.clone());
+    let fronts = ["one", "other"].map(|name| join(&lead, &region, name).0);
+    let (file, handle) = create(&fronts[0], "f").await;
+    fronts[0].write(handle, 0, Bytes::from(vec![1; 100]), false).await.unwrap();
+    (region, lead, file, fronts)
+}
+
+#[tokio::test]
+async fn a_large_file_that_is_written_again_has_another_time_however_fast_that_is() {
+    let (_region, _lead, file, [one, other]) = large().await;
+    let node = wire::NodeRef::File(file.clone());
+    let handle = one.open(&Cred::ROOT, &file, None).await.unwrap();
+    let mut last = other.getattr(&Cred::ROOT, &node).await.unwrap().mtime;
+    for byte in 2..10 {
+        one.write(handle, 0, Bytes::from(vec![byte; 100]), false).await.unwrap();
+        let now = other.getattr(&Cred::ROOT, &node).await.unwrap().mtime;
+        assert!(now > last, "a kernel that has the old contents takes them for the new ones");
+        last = now;
+    }
+    // A time that was asked for is that time.
+    let time = Time { sec: 5, nsec: 0 };
+    let set = base::SetAttr { mtime: Some(base::SetTime::At(time)), ..Default::default() };
+    assert_eq!(other.setattr(&Cred::ROOT, &node, set).await.unwrap().mtime, time);
+}
+
+#[tokio::test]
+async fn attributes_of_a_large_file_that_two_machines_set_at_once_are_both_set() {
+    let (_region, _lead, file, [one, other]) = large().await;
+    let node = wire::NodeRef::File(file);
+    for round in 1..200 {
+        let mode = base::SetAttr { mode: Some(0o400 + round), ..Default::default() };
+        let owner = base::SetAttr { uid: Some(round), ..Default::default() };
+        let (set, given) = futures::future::join(
+            one.setattr(&Cred::ROOT, &node, mode),
+            other.setattr(&Cred::ROOT, &node, owner),
+        )
+        .await;
+        set.unwrap();
+        given.unwrap();
+        let attr = one.getattr(&Cred::ROOT, &node).await.unwrap();
+        assert_eq!((attr.mode & 0o777, attr.uid), (0o400 + round, round));
+    }
+}
+
+#[test]
+fn a_process_is_gone_where_its_machine_is_this_one_or_has_started_anew() {
+    let machine = |name: &str, boot: &str| Machine { name: name.to_owned(), boot: boot.to_owned() };
+    let here = machine("n1 17", "b2");
+    assert!(machine("n1 17", "b1").is_gone(&here) && machine("", "b2").is_gone(&here));
+    assert!(!machine("n1 18", "b1").is_gone(&here) && !machine("", "b1").is_gone(&here));
+    assert!(!machine("", "b1").is_gone(&machine("", "b2")), "copies of one that has no name");
 }

@@ -202,6 +202,9 @@ impl Socket {
     pub(super) fn claim(dir: &Path) -> anyhow::Result<Option<Socket>> {
         let claimed = socket_of(dir).and_then(|path| {
             ensure!(!path.starts_with(dir), "{} is in it", path.display());
+            // Nobody else may look while this takes the place of a socket that was left.
+            let folder = std::fs::File::open(mounts::own_folder()?)?;
+            rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)?;
             if let Some(there) = connect(&path)? {
                 return Ok(Err(there));
             }
@@ -298,9 +301,10 @@ impl Control {
         self.shared.ends_now.set(ends);
     }
 
-    /// Number of programs that have entered and not ended.
-    pub(super) fn programs(&self) -> usize {
-        self.shared.programs.get()
+    /// Why the region cannot end on this machine, as far as programs are counted.
+    pub(super) fn why_busy(&self) -> Option<String> {
+        let programs = self.shared.programs.get();
+        (programs > 0).then(|| format!("programs run that were started in the region: {programs}"))
     }
 }
 

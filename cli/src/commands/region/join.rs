@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use region::{Front, Note};
+use region::{Front, Note, Wish};
 use tokio::task::LocalSet;
 
 use super::{
@@ -104,8 +104,8 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
                         Err(why) => end.to.tell_last(&Told::Refused(why)).await,
                     }
                 }
-                must = front.is_to_leave() => {
-                    if told_to_leave(&front, &mut site, &control, must, &mut stop).await {
+                wish = front.wish() => {
+                    if leaves(&front, &mut site, &control, wish, &mut stop).await {
                         break Over::Left;
                     }
                 }
@@ -132,7 +132,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         front.close();
         match over {
             Over::Left => {
-                // What was said to the lead is still on its way.
+                // The lead hears of it by the end of the connection.
                 drop(carried.await);
                 Ok(ExitCode::SUCCESS)
             }
@@ -145,19 +145,26 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Leaves as the lead wants; `false`: programs use the region, and it is told so.
-async fn told_to_leave(
+/// Leaves if the lead wants it, unless programs use the region: then it is told so.
+async fn leaves(
     front: &Front,
     site: &mut Site,
     control: &Control,
-    must: bool,
+    wish: Wish,
     stop: &mut Stop,
 ) -> bool {
-    let force = if must { Force::Yes } else { Force::No };
-    match up::leave(site, control, force, stop).await {
+    let left = match wish {
+        Wish::Ask => {
+            front.answer(wish, control.why_busy());
+            return false;
+        }
+        Wish::Leave => up::leave(site, control, Force::No, stop).await,
+        Wish::Must => up::leave(site, control, Force::Yes, stop).await,
+    };
+    match left {
         Ok(()) => true,
         Err(why) => {
-            front.stays(&why);
+            front.answer(wish, Some(why));
             false
         }
     }

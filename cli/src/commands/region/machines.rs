@@ -9,10 +9,7 @@ use std::{
     net::TcpListener,
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread::JoinHandle,
     time::Duration,
 };
@@ -20,7 +17,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use base::Attr;
 use client::FileSystem as _;
-use region::{Front, JoinError, Lead, Note, Region, Secret, accept, reach};
+use region::{Front, JoinError, Lead, Machine, Note, Region, Secret, Wish, accept, reach};
 use rustix::net::sockopt;
 use tls::{Acceptor, ServerStream};
 use tokio::{
@@ -42,8 +39,12 @@ const KEEPALIVE: (Duration, u32) = (Duration::from_secs(1), 5);
 const STRANGERS_MAX: usize = 64;
 /// Pause after a connection that could not be taken.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Time for other machines to leave a region.
+/// Time for other machines to leave a region, or to say why they do not.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
+/// The same where they must, and nobody waits for their reasons.
+const LOSE_WITHIN: Duration = Duration::from_secs(10);
+/// Time after which the lead shows another certificate: each is valid for a week.
+const RENEW_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// A lead that listens, and is not found yet.
 pub(super) struct Listen {
@@ -75,7 +76,6 @@ impl Drop for Written {
 pub(super) struct Machines {
     pub(super) lead: Lead,
     _written: Written,
-    ends: Arc<AtomicBool>,
     /// Dropped when the thread is to end.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -99,8 +99,9 @@ impl Listen {
         let mut random = [0; 32];
         getrandom::fill(&mut random)
             .map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
-        let note = Note { lead: format!("{host}:{}", bound.port()), secret: Secret::new(random) };
-        let acceptor = note.secret.acceptor(vec![bound.ip()])?;
+        let (lead, machine) = (format!("{host}:{}", bound.port()), Machine::here()?);
+        let note = Note { lead, machine, secret: Secret::new(random) };
+        let acceptor = Acceptor::new(note.secret.identity()?)?;
         let below = locked.try_clone()?;
         note.write(&path_of(&below))?;
         Ok(Listen { listener, acceptor, written: Written { note, below } })
@@ -109,7 +110,7 @@ impl Listen {
     /// Answers other machines from now on.
     pub(super) fn begin(self, region: &Region) -> anyhow::Result<Machines> {
         let Listen { listener, acceptor, written } = self;
-        let (lead, ends) = (Lead::new(region.clone()), Arc::new(AtomicBool::new(false)));
+        let lead = Lead::new(region.clone());
         let (stop, stopped) = oneshot::channel();
         // A thread of its own: this one serves the mount.
         let serving = Serving {
@@ -117,7 +118,6 @@ impl Listen {
             secret: written.note.secret.clone(),
             lead: lead.clone(),
             region: region.clone(),
-            ends: Arc::clone(&ends),
         };
         let runtime = connect::runtime()?;
         let thread = std::thread::Builder::new().name("machines".to_owned()).spawn(move || {
@@ -131,29 +131,37 @@ impl Listen {
             });
         })?;
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Machines { lead, _written: written, ends, stop, thread })
+        Ok(Machines { lead, _written: written, stop, thread })
     }
 }
 
 impl Machines {
-    /// Has all other machines leave; `force`: also where programs use the region.
-    pub(super) async fn leave(&self, force: bool) -> Result<(), String> {
-        self.ends.store(true, Ordering::Release);
-        let left = self.lead.all_leave(force, LEAVE_WITHIN).await;
+    /// Has all other machines leave, unless programs use the region on one of them: then none does,
+    /// if that can be told before.
+    pub(super) async fn leave(&self) -> Result<(), String> {
+        self.lead.ends(true);
+        let mut left = self.lead.ask(Wish::Ask, LEAVE_WITHIN).await;
+        if left.is_ok() {
+            left = self.lead.ask(Wish::Leave, LEAVE_WITHIN).await;
+        }
         left.map_err(|reasons| {
-            self.goes_on();
+            self.lead.ends(false);
             format!("other machines use the region: {}", reasons.join("; "))
         })
     }
 
-    /// Lets no more machines join.
-    pub(super) fn ends_now(&self) {
-        self.ends.store(true, Ordering::Release);
+    /// Has all other machines leave, whatever uses the region there. No more join.
+    pub(super) async fn lose(&self) {
+        self.lead.ends(true);
+        if let Err(reasons) = self.lead.ask(Wish::Must, LOSE_WITHIN).await {
+            let reasons = reasons.join("; ");
+            tracing::warn!(reasons, "machines lose the region without having left it");
+        }
     }
 
     /// Lets machines join again: the region does not end.
     pub(super) fn goes_on(&self) {
-        self.ends.store(false, Ordering::Release);
+        self.lead.ends(false);
     }
 }
 
@@ -172,12 +180,12 @@ struct Serving {
     secret: Secret,
     lead: Lead,
     region: Region,
-    ends: Arc<AtomicBool>,
 }
 
 async fn serve(listener: TcpListener, serving: Serving) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (serving, strangers) = (Arc::new(serving), Arc::new(Semaphore::new(STRANGERS_MAX)));
+    tokio::task::spawn_local(Arc::clone(&serving).renew());
     loop {
         let stranger = Arc::clone(&strangers).acquire_owned().await.expect("it is never closed");
         match listener.accept().await {
@@ -188,8 +196,9 @@ async fn serve(listener: TcpListener, serving: Serving) -> io::Result<()> {
                     drop(stranger);
                     match met {
                         Ok((stream, machine)) => {
+                            let Some(joined) = serving.lead.join(machine.clone()) else { return };
                             tracing::info!(machine, %from, "a machine has joined");
-                            serving.lead.join(machine.clone()).serve(stream).await;
+                            joined.serve(stream).await;
                             tracing::info!(machine, %from, "a machine has left");
                         }
                         Err(error) => tracing::warn!(%from, %error, "nobody to be let in"),
@@ -205,13 +214,24 @@ async fn serve(listener: TcpListener, serving: Serving) -> io::Result<()> {
 }
 
 impl Serving {
+    /// Shows a new certificate each day.
+    async fn renew(self: Arc<Serving>) {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            match self.secret.identity() {
+                Ok(identity) => self.acceptor.renew(identity),
+                Err(error) => tracing::error!(%error, "the certificate ends within a week"),
+            }
+        }
+    }
+
     async fn meet(
         &self,
         stream: TcpStream,
     ) -> Result<(ServerStream<TcpStream>, String), JoinError> {
         watch(&stream).map_err(|_| JoinError::Silent)?;
         let root = || -> Result<Attr, String> {
-            if self.ends.load(Ordering::Acquire) {
+            if self.lead.is_ending() {
                 return Err("the region ends".to_owned());
             }
             Ok(self.region.root().1)
@@ -241,51 +261,62 @@ pub(super) async fn join(
     let stream = connected.context("no connection within 10 s").with_context(context)?;
     let stream = stream.with_context(context)?;
     watch(&stream)?;
-    let host = note.lead.rsplit_once(':').map_or(&note.lead[..], |(host, _)| host);
-    let (stream, root) =
-        reach(stream, host, &note.secret, &host_name()).await.with_context(context)?;
+    let reached = reach(stream, &note.secret, &host_name()).await;
+    let (stream, root) = reached.with_context(context)?;
     Ok(Front::over(stream, root))
 }
 
-/// Checks that no other machine has a region on this directory. A note that a lead has left which
-/// was killed is removed.
+/// Checks that no other machine has a region on this directory, which is locked on this one. A note
+/// that a lead has left which was killed is removed.
 pub(super) fn nobody_leads(dir: &Path) -> anyhow::Result<()> {
     let Some(note) = Note::read(dir)? else { return Ok(()) };
-    let path = Note::path(dir);
-    let error = match connect::runtime()?.block_on(join(&note)) {
-        Ok(_) => bail!(
-            "a region is on {dir} already, at {}: `pando region join {dir}` joins it",
+    let here = Machine::here()?;
+    // Whoever has a region on this machine holds the lock.
+    if !note.machine.is_gone(&here) {
+        let there = match connect::runtime()?.block_on(join(&note)) {
+            Ok(_) => "is".to_owned(),
+            // A refused connection proves nothing: it may be a firewall's, or of another machine
+            // that has the name here.
+            Err(error) => format!("may be, which does not answer ({error:#}),"),
+        };
+        bail!(
+            "a region of {} {there} on {dir}: `pando region join {dir}` joins it; remove {} if that \
+             machine is gone for good",
             note.lead,
+            Note::path(dir).display(),
             dir = dir.display()
-        ),
-        Err(error) => error,
-    };
-    if !is_gone(&error) {
-        return Err(error.context(format!(
-            "there may be a region on {}: remove {} if its machine is gone for good",
-            dir.display(),
-            path.display()
-        )));
+        );
     }
     tracing::warn!(lead = note.lead, "the region's process was killed, and left its note");
     note.remove(dir)?;
     Ok(())
 }
 
-/// Whether an error says that the process of a lead is there no more: its machine answers that
-/// nobody listens, or somebody else does.
-fn is_gone(error: &anyhow::Error) -> bool {
-    let refused = error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    let stranger = error.downcast_ref::<JoinError>().is_some_and(|error| {
-        matches!(error, JoinError::Tls(tls::Error::Stranger | tls::Error::NoTls))
-    });
-    refused || stranger
+/// Whether a name is one of this machine, as far as that can be told: domains count where both have
+/// one.
+pub(super) fn is_this_machine(host: &str) -> bool {
+    is_same_host(host, &host_name())
 }
 
-/// Whether an address is one of this machine's, as far as names say.
-pub(super) fn is_this_machine(host: &str) -> bool {
-    let ours = host_name();
-    host == ours || ours.split_once('.').is_some_and(|(short, _)| host == short)
+fn is_same_host(one: &str, other: &str) -> bool {
+    let split = |name: &str| {
+        name.split_once('.')
+            .map(|(host, domain)| (host.to_ascii_lowercase(), Some(domain.to_ascii_lowercase())))
+    };
+    let parts = |name: &str| split(name).unwrap_or_else(|| (name.to_ascii_lowercase(), None));
+    let ((host, domain), (other_host, other_domain)) = (parts(one), parts(other));
+    let domains_differ = domain.zip(other_domain).is_some_and(|(one, other)| one != other);
+    one == "localhost" || (host == other_host && !domains_differ)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_its_name_with_and_without_domain() {
+        assert!(is_same_host("n1", "n1.site.org") && is_same_host("N1.site.org", "n1"));
+        assert!(is_same_host("n1.site.org", "n1.site.org") && is_same_host("localhost", "n1"));
+        assert!(!is_same_host("n1.site.org", "n1.other.org") && !is_same_host("n10", "n1"));
+    }
 }

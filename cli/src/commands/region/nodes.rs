@@ -1,21 +1,30 @@
 //! `pando region run --nodes`: other machines join a region while its program runs.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{BufRead as _, BufReader},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use futures::future::try_join_all;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{sync::oneshot, time::timeout};
 
 use super::{machines, up};
 use crate::signals::Stop;
 
+/// Time for a machine to join.
+const JOIN_WITHIN: Duration = Duration::from_secs(120);
 /// Time for the commands on other machines to end after those have left the region.
 const END_WITHIN: Duration = Duration::from_secs(10);
+/// Time for them to end when they are told to.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between looks whether they have.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -31,84 +40,113 @@ pub(super) struct NodesArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     hostfile: Option<PathBuf>,
     /// The command that runs a program on another machine: it is given the machine, the program and
-    /// its arguments. As `srun --nodes=1 --ntasks=1 -w` where there is no ssh.
+    /// its arguments, and must not ask anything. As `srun --overlap --nodes=1 --ntasks=1 -w`.
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     rsh: String,
 }
 
-/// Machines that have joined.
-pub(super) struct Nodes(Vec<(String, Child)>);
+/// Machines that are to join, and the words of the command that reaches them.
+pub(super) struct Nodes {
+    hosts: Vec<String>,
+    rsh: Vec<OsString>,
+}
+
+/// Commands on other machines, which have joined or are about to.
+pub(super) struct Started(Vec<(String, Child)>);
 
 impl NodesArgs {
-    /// The machines that are to join.
-    pub(super) fn nodes(&self) -> anyhow::Result<Vec<String>> {
-        let mut nodes = self.nodes.clone();
+    /// The machines that are to join, each once.
+    pub(super) fn nodes(&self) -> anyhow::Result<Nodes> {
+        let mut named = self.nodes.clone();
         if let Some(file) = &self.hostfile {
             let text = fs::read_to_string(file);
             let text = text.with_context(|| format!("cannot read {}", file.display()))?;
-            nodes.extend(hosts(&text));
+            named.extend(hosts(&text));
         }
-        nodes.retain(|node| !machines::is_this_machine(node));
-        for node in &nodes {
+        let mut hosts: Vec<String> = Vec::new();
+        for host in named {
             // An option would be one of the command that reaches machines.
-            ensure!(!node.is_empty() && !node.starts_with('-'), "{node:?} is no machine");
-        }
-        Ok(nodes)
-    }
-
-    /// Has the machines join, all at the same time.
-    pub(super) async fn start(
-        &self,
-        nodes: &[String],
-        dir: &Path,
-        stop: &mut Stop,
-    ) -> anyhow::Result<Nodes> {
-        let mut started = Nodes(Vec::new());
-        let mut joining = Vec::new();
-        for node in nodes {
-            let mut command = self.command(node, dir)?;
-            // This thread serves the region, which the command may look at.
-            let spawned = tokio::task::spawn_blocking(move || command.spawn()).await?;
-            let mut child = spawned.with_context(|| format!("cannot run {}", self.rsh))?;
-            let out = child.stdout.take().expect("it was asked for");
-            started.0.push((node.clone(), child));
-            joining.push((node, tokio::task::spawn_blocking(move || joins(out))));
-        }
-        for (node, joined) in joining {
-            tokio::select! {
-                joined = joined => ensure!(joined?, "{node} has not joined the region"),
-                () = stop.asked() => bail!("interrupted while {node} joins the region"),
+            ensure!(!host.is_empty() && !host.starts_with('-'), "{host:?} is no machine");
+            let name = host.rsplit_once('@').map_or(&host[..], |(_, name)| name);
+            if !machines::is_this_machine(name) && !hosts.contains(&host) {
+                hosts.push(host);
             }
         }
-        Ok(started)
+        let mut rsh: Vec<_> = self.rsh.split_whitespace().map(OsString::from).collect();
+        let command = rsh.first_mut().context("--rsh is empty")?;
+        // The region's process leaves the present folder.
+        if command.as_encoded_bytes().contains(&b'/') {
+            *command = std::path::absolute(&*command)?.into();
+        }
+        Ok(Nodes { hosts, rsh })
+    }
+}
+
+impl Nodes {
+    pub(super) fn are_none(&self) -> bool {
+        self.hosts.is_empty()
     }
 
-    fn command(&self, node: &str, dir: &Path) -> anyhow::Result<Command> {
-        let mut words = self.rsh.split_whitespace();
-        let rsh = words.next().context("--rsh is empty")?;
+    /// Has the machines join, all at the same time; whether all have.
+    pub(super) async fn start(&self, dir: &Path, stop: &mut Stop) -> (Started, anyhow::Result<()>) {
+        let mut started = Started(Vec::new());
+        let joined = self.join(dir, stop, &mut started).await;
+        (started, joined)
+    }
+
+    async fn join(&self, dir: &Path, stop: &mut Stop, started: &mut Started) -> anyhow::Result<()> {
+        let mut joining = Vec::new();
+        for host in &self.hosts {
+            let mut command = self.command(host, dir)?;
+            let shown = || format!("cannot run {}", self.rsh[0].display());
+            // This thread serves the region, which the command may look at.
+            let spawned = tokio::task::spawn_blocking(move || command.spawn()).await?;
+            let mut child = spawned.with_context(shown)?;
+            let out = child.stdout.take().expect("it was asked for");
+            started.0.push((host.clone(), child));
+            let (tell, told) = oneshot::channel();
+            // The command may go on with its output for as long as it likes.
+            thread::Builder::new().name("node".to_owned()).spawn(move || joins(out, tell))?;
+            joining.push(async move {
+                let joined = timeout(JOIN_WITHIN, told).await;
+                ensure!(joined.is_ok_and(|told| told.is_ok()), "{host} has not joined the region");
+                anyhow::Ok(())
+            });
+        }
+        tokio::select! {
+            joined = try_join_all(joining) => joined.map(drop),
+            () = stop.asked() => bail!("interrupted while other machines join the region"),
+        }
+    }
+
+    fn command(&self, host: &str, dir: &Path) -> anyhow::Result<Command> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let text = |path: &Path| {
             let text = path.to_str().map(str::to_owned);
             text.with_context(|| format!("{} is not UTF-8", path.display()))
         };
         let remote = [text(&program)?, "region".into(), "join".into(), text(dir)?];
+        let (rsh, words) = self.rsh.split_first().expect("it is not empty");
         // A remote shell takes the words apart again.
         let is_shell =
             Path::new(rsh).file_name().is_some_and(|name| name == "ssh" || name == "rsh");
         let quoted = remote.iter().map(|word| if is_shell { quote(word) } else { word.clone() });
         let mut command = Command::new(rsh);
-        command.args(words).arg(node).args(quoted).arg("--foreground");
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(words).arg(host).args(quoted).arg("--foreground");
+        // Ctrl-C is the program's, and may be no end for it.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         Ok(command)
     }
 }
 
-/// Waits until a machine says that it has joined; what it says later is not for anybody.
-fn joins(out: impl std::io::Read + Send + 'static) -> bool {
-    let mut lines = BufReader::new(out).lines();
-    let joined = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with(up::READY));
-    std::thread::spawn(move || lines.for_each(drop));
-    joined
+/// Tells when a machine says that it has joined, and reads on: nobody wants what it says later.
+fn joins(out: impl std::io::Read, tell: oneshot::Sender<()>) {
+    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    if lines.any(|line| line.starts_with(up::READY)) {
+        if tell.send(()).is_ok() {
+            lines.for_each(drop);
+        }
+    }
 }
 
 /// The machines that a file names.
@@ -122,11 +160,25 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-impl Nodes {
-    /// Waits for the commands there, which end as their machines have left.
+impl Started {
+    /// Waits for the commands there, which end as their machines have left, and ends the others.
     pub(super) async fn end(mut self) {
-        let until = Instant::now() + END_WITHIN;
-        while !self.0.is_empty() && Instant::now() < until {
+        self.wait(END_WITHIN).await;
+        for (signal, within) in [(Signal::TERM, STOP_WITHIN), (Signal::KILL, STOP_WITHIN)] {
+            for (node, child) in &self.0 {
+                tracing::warn!(node, ?signal, "ending the command that has reached a machine");
+                if let Err(error) = kill_process_group(Pid::from_child(child), signal) {
+                    tracing::debug!(%error, "it has ended");
+                }
+            }
+            self.wait(within).await;
+        }
+    }
+
+    /// Waits for the ends of commands, for so long at most.
+    async fn wait(&mut self, within: Duration) {
+        let until = Instant::now() + within;
+        loop {
             self.0.retain_mut(|(node, child)| match child.try_wait() {
                 Ok(Some(status)) if !status.success() => {
                     tracing::warn!(node, %status, "a machine has lost the region");
@@ -135,18 +187,10 @@ impl Nodes {
                 Ok(None) => true,
                 Ok(Some(_)) | Err(_) => false,
             });
+            if self.0.is_empty() || Instant::now() >= until {
+                return;
+            }
             tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        for (node, child) in &mut self.0 {
-            tracing::warn!(node, "ending the command there");
-            // A command that is told to end ends what it has started elsewhere.
-            let told = kill_process(Pid::from_child(child), Signal::TERM);
-            drop(told.map(|()| child.wait()));
         }
     }
 }
@@ -164,9 +208,8 @@ mod tests {
     #[test]
     fn words_are_quoted_for_a_remote_shell() {
         assert_eq!(quote("/a b/it's"), r"'/a b/it'\''s'");
-        let args = |rsh: &str| NodesArgs { nodes: Vec::new(), hostfile: None, rsh: rsh.to_owned() };
         let words = |rsh: &str| {
-            let command = args(rsh).command("n1", Path::new("/a b")).unwrap();
+            let command = nodes(&[], rsh).unwrap().command("n1", Path::new("/a b")).unwrap();
             let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
             words.collect::<Vec<_>>()
         };
@@ -176,13 +219,17 @@ mod tests {
         assert_eq!(words("srun -w")[5], "/a b");
     }
 
+    fn nodes(nodes: &[&str], rsh: &str) -> anyhow::Result<Nodes> {
+        let nodes = nodes.iter().map(|&node| node.to_owned()).collect();
+        NodesArgs { nodes, hostfile: None, rsh: rsh.to_owned() }.nodes()
+    }
+
     #[test]
-    fn an_option_is_no_machine() {
-        let args = NodesArgs {
-            nodes: vec!["-oProxyCommand=x".to_owned()],
-            hostfile: None,
-            rsh: "ssh".to_owned(),
-        };
-        assert!(args.nodes().is_err());
+    fn each_machine_joins_once_and_an_option_is_none() {
+        // As a batch system names them: once for each slot.
+        let found = nodes(&["n1", "n1", "a@n2", "localhost", "n1"], "./reach -v").unwrap();
+        assert_eq!(found.hosts, ["n1", "a@n2"]);
+        assert!(Path::new(&found.rsh[0]).is_absolute() && found.rsh[1] == "-v");
+        assert!(nodes(&["-oProxyCommand=x"], "ssh").is_err() && nodes(&["n1"], " ").is_err());
     }
 }

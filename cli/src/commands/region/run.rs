@@ -14,7 +14,6 @@ use tokio::task::LocalSet;
 use super::{
     control::{Control, OnEnd, Whose},
     ending::{self, EndingArgs, ReportArgs},
-    machines::Machines,
     nodes::NodesArgs,
     site::{Begun, SiteArgs},
 };
@@ -48,7 +47,7 @@ pub(crate) struct Args {
 pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let work_dir = std::env::current_dir().ok();
     let nodes = args.nodes.nodes()?;
-    if !nodes.is_empty() {
+    if !nodes.are_none() {
         args.site.listens();
     }
     let dir = args.site.dir()?;
@@ -67,25 +66,25 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
             tracing::warn!(error, "other commands cannot reach the region");
             None
         });
-        let ran = match args.nodes.start(&nodes, &site.dir, &mut stop).await {
-            Ok(nodes) => {
-                let ran = program(&args.program, work_dir.as_deref(), &mut stop).await;
-                if let Some(machines) = &machines {
-                    all_leave(machines).await;
-                }
-                nodes.end().await;
-                ran
-            }
+        let (started, joined) = nodes.start(&site.dir, &mut stop).await;
+        let ran = match joined {
+            Ok(()) => program(&args.program, work_dir.as_deref(), &mut stop).await,
             Err(error) => Err(error),
         };
+        if let Some(machines) = &machines {
+            if let Err(why) = machines.leave().await {
+                tracing::warn!(why, "they lose the region, which ends with its program");
+                machines.lose().await;
+            }
+        }
+        started.end().await;
         if let Some((control, _)) = &control {
             control.ends_now(true);
         }
         site.leave(&mut stop).await;
-        if let Some(machines) = machines.as_ref().filter(|found| !found.lead.machines().is_empty())
-        {
-            // What they change from now on would not be committed.
-            machines.ends_now();
+        if let Some(machines) = &machines {
+            // What they would change from now on would not be committed.
+            machines.lead.ends(true);
             region.close();
         }
         let bar = ending::bar();
@@ -98,17 +97,6 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         let went_well = outcome?.report(args.report);
         Ok(if went_well || !status.success() { exit_code(status) } else { failure::failed() })
     })
-}
-
-/// Has other machines leave: first those where no program uses the region, then all.
-async fn all_leave(machines: &Machines) {
-    if let Err(why) = machines.leave(false).await {
-        tracing::warn!(why, "they lose the region, which ends with its program");
-        if let Err(why) = machines.leave(true).await {
-            tracing::warn!(why, "machines do not answer");
-        }
-    }
-    machines.ends_now();
 }
 
 /// Runs the program in the region, and returns how it ended.

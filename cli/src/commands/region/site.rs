@@ -123,6 +123,10 @@ impl PlaceArgs {
         for list in &self.options {
             options.set(list)?;
         }
+        let timeouts = options.attr_timeout.max(options.entry_timeout);
+        if seen == Seen::Elsewhere && !timeouts.is_zero() {
+            bail!("other machines may change the region: attr_timeout and entry_timeout must be 0");
+        }
         crate::system::raise_open_files();
         Ok(Place { dir, socket, is_hidden, options })
     }

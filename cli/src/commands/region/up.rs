@@ -93,6 +93,9 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
                 }
                 () = stop.asked() => {
                     control.ends_now(true);
+                    if let Some(machines) = &machines {
+                        machines.lose().await;
+                    }
                     site.leave(&mut stop).await;
                     break None;
                 }
@@ -101,17 +104,18 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
                         tracing::error!(%error, "the mount of the region has ended");
                     }
                     control.ends_now(true);
+                    if let Some(machines) = &machines {
+                        machines.lose().await;
+                    }
                     site.lose("it was unmounted").await;
                     break None;
                 }
             }
         };
-        if let Some(machines) = &machines {
-            machines.ends_now();
-            // Those that are left lose it: what is answered from now on is not committed.
-            if !machines.lead.machines().is_empty() {
-                region.close();
-            }
+        if machines.is_some() {
+            // For machines that have not left: what would be answered from now on would not be
+            // committed.
+            region.close();
         }
         // Another wish that the region ends is answered: it does.
         ends.close();
@@ -152,17 +156,18 @@ async fn all_leave(
     force: Force,
     stop: &mut Stop,
 ) -> Result<(), String> {
-    if let Some(machines) = machines {
-        let left = machines.leave(force == Force::Yes).await;
-        if let Err(why) = left {
-            if force == Force::No {
-                return Err(why);
-            }
-            tracing::warn!(why, "machines lose the region");
-        }
+    let Some(machines) = machines else { return leave(site, control, force, stop).await };
+    if force == Force::Yes {
+        machines.lose().await;
+        return leave(site, control, force, stop).await;
     }
+    // Before any other machine has left.
+    if let Some(why) = control.why_busy() {
+        return Err(why);
+    }
+    machines.leave().await?;
     let left = leave(site, control, force, stop).await;
-    if let (Err(_), Some(machines)) = (&left, machines) {
+    if left.is_err() {
         machines.goes_on();
     }
     left
@@ -181,9 +186,8 @@ pub(super) async fn leave(
         site.leave(stop).await;
         return Ok(());
     }
-    let programs = control.programs();
-    let left = if programs > 0 {
-        Err(format!("programs run that were started in the region: {programs}"))
+    let left = if let Some(why) = control.why_busy() {
+        Err(why)
     } else {
         match mount::unmount(&site.dir, Unmount::WhenIdle).await {
             Ok(()) => Ok(()),

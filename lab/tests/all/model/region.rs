@@ -100,7 +100,7 @@ fn over(memory: &Memory, clock: &HandClock, settings: Settings) -> Region {
 /// A front end of another machine, over a pipe.
 fn front(region: &Region, spawner: &LocalSpawner) -> Front {
     let (here, there) = tokio::io::duplex(1 << 20);
-    let joined = Lead::new(region.clone()).join("elsewhere".to_owned());
+    let joined = Lead::new(region.clone()).join("elsewhere".to_owned()).expect("it does not end");
     let (front, carry) = Front::over(there, region.root().1);
     spawner.spawn_local(joined.serve(here)).expect("the pool is there");
     spawner.spawn_local(carry).expect("the pool is there");

@@ -8,6 +8,7 @@ use base::{Cred, FileKind};
 use client::{FileSystem as _, New};
 use futures::future::try_join_all;
 use region::{Front, Lead, Region, Secret, accept, reach};
+use tls::Acceptor;
 use tokio::{
     net::TcpStream,
     sync::oneshot,
@@ -80,7 +81,7 @@ impl Serving {
         LocalSet::new().block_on(&runtime, async {
             let stream = TcpStream::connect(self.address).await?;
             stream.set_nodelay(true)?;
-            let (stream, root) = reach(stream, "localhost", &self.secret, "bench").await?;
+            let (stream, root) = reach(stream, &self.secret, "bench").await?;
             let (front, carry) = Front::over(stream, root);
             let carried = spawn_local(carry);
             let clients = dirs.iter().map(|dir| make(&front, dir, each, kind, prefix));
@@ -102,14 +103,15 @@ impl Drop for Serving {
 
 async fn serve(listener: TcpListener, region: &Region, secret: &Secret) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let acceptor = secret.acceptor(Vec::new())?;
+    let acceptor = Acceptor::new(secret.identity()?)?;
     let lead = Lead::new(region.clone());
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
         let root = region.root().1;
         let (stream, machine) = accept(stream, &acceptor, secret, || Ok(root)).await?;
-        spawn_local(lead.join(machine).serve(stream));
+        let joined = lead.join(machine).context("the region does not end")?;
+        spawn_local(joined.serve(stream));
     }
 }
 
