@@ -14,7 +14,7 @@ use wire::{
 use crate::{
     Region, below,
     contents::{self, Either},
-    machines::NOTE,
+    hidden::{is_free, is_seen},
     names::{self, Made},
     region::Part,
     table::Need,
@@ -56,7 +56,7 @@ impl FileSystem for Region {
         match done {
             Either::Here(attr) => Ok(attr),
             Either::Passed(ino, file) => {
-                // What is not set stays as it is, whatever other machines set at this moment.
+                // Attributes that are not set stay, whatever other machines set at this moment.
                 let path = self.lock().nodes.get(&ino).and_then(|node| node.path.clone());
                 let _held = match &path {
                     Some(path) => Some(self.hold(std::slice::from_ref(path)).await),
@@ -397,21 +397,6 @@ impl FileSystem for Region {
         })
         .await
     }
-}
-
-/// Whether this is the name of the note by which other machines find the region.
-fn is_note(dir: &DirRef, name: &EntryName) -> bool {
-    dir.ino == Ino::ROOT && name.as_bytes() == NOTE
-}
-
-/// Checks that programs see what has this name, if something has.
-fn is_seen(dir: &DirRef, name: &EntryName) -> Result<(), FsError> {
-    if is_note(dir, name) { Err(FsError::NotFound) } else { Ok(()) }
-}
-
-/// Checks that programs may give something this name.
-pub(crate) fn is_free(dir: &DirRef, name: &EntryName) -> Result<(), FsError> {
-    if is_note(dir, name) { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
 /// The entry of what was made, where a taken name is an error.

@@ -32,6 +32,7 @@ mod contents;
 mod counts;
 mod filesystem;
 mod finish;
+mod hidden;
 mod holds;
 mod listing;
 mod locks;

@@ -14,7 +14,7 @@ use wire::{DirRef, ReaddirEntry, ReaddirPage};
 use crate::{
     Path, Region,
     below::Listed,
-    filesystem,
+    hidden,
     table::{ABSENT_MS, Due, Slot, Table},
 };
 
@@ -110,7 +110,7 @@ impl Region {
                 let path = table.dir_path(dir)?;
                 let mut names = BTreeMap::new();
                 for listed in &below {
-                    if filesystem::is_free(dir, &listed.name).is_ok()
+                    if hidden::is_free(dir, &listed.name).is_ok()
                         && table.is_new_to(&path.child(&listed.name))
                     {
                         names.insert(listed.name.clone(), (listed.ino, listed.kind));

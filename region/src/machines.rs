@@ -23,7 +23,6 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::secret::NAME as NOTE;
 pub use self::{
     front::Front,
     hello::{JoinError, accept, reach},

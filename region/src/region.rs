@@ -22,7 +22,7 @@ use crate::{
     below::{self, Below, Found},
     commit::{Job, Turn},
     counts::Counts,
-    filesystem::is_free,
+    hidden::is_free,
     names::{self, Made},
     table::{self, Body, Bounds, Directory, Need, Table},
 };

@@ -111,7 +111,7 @@ fn the_programs_of_two_machines_work_in_one_file_system() {
     sh(&plain, "tar xpf ../tree.tar");
     let here = shared(&dir);
     let there = Machine::joined(&dir);
-    // What one machine makes, the other one sees at once, and changes.
+    // Each machine sees at once, and changes, what the other one makes.
     there.sh(&dir, "tar xpf ../tree.tar");
     assert_eq!(here.sh("cat a/b/9 | cksum; ls -a"), sh(&plain, "cat a/b/9 | cksum; ls -a"));
     let works = [
@@ -162,7 +162,7 @@ fn a_region_does_not_end_under_the_programs_of_another_machine_unless_that_is_fo
     let refused = stderr(&here.end(&[]));
     assert!(refused.contains("programs run that were started in the region: 1"), "{refused}");
     assert!(refused.contains("other machines use the region"), "{refused}");
-    // It goes on, on both, and others may come.
+    // The region goes on, on both, and others may come.
     assert_eq!(idle.sh(dir, "cat f"), "x\n", "nobody has left before all could");
     there.sh(dir, "echo y > g");
     assert_eq!(here.sh("cat f g"), "x\ny\n");
@@ -212,7 +212,7 @@ fn a_machine_that_is_lost_takes_nothing_with_it_that_was_answered() {
     first_line(&mut running);
     here.sh("! flock -n lock true");
     kill_process(there.pid(dir), Signal::KILL).unwrap();
-    // What it had locked is free, and its answered changes are there.
+    // Locks of it are free, and its answered changes are there.
     here.sh("flock -w 60 lock cat lock | grep -q said");
     drop(running.stdin.take());
     running.wait().unwrap();
@@ -242,7 +242,7 @@ fn programs_whose_lead_is_lost_are_told_and_the_next_region_takes_its_place() {
     drop(running.stdin.take());
     let output = running.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "refused\n", "{}", stderr(&output));
-    // Nothing fell through, and the note that is left is of nobody.
+    // No change fell through, and the note that is left is of nobody.
     assert_eq!(sh(dir, "cat f"), "x\n");
     assert!(note(dir).exists());
     let gone = stderr(&Machine::new().pando(&["region", "join", text(dir)]));
@@ -303,7 +303,7 @@ fn machines_join_for_as_long_as_a_program_runs() {
     fs::create_dir(&dir).unwrap();
     fs::create_dir(&pids).unwrap();
     let rsh = folder.path().join("reach");
-    // What the region's process starts is on its machine, where the directory is the region.
+    // A program that the region's process starts is on its machine, where the directory is the region.
     let script = format!(
         "#!/bin/sh\nhost=$1; shift; echo $$ > {}/$host\nexec nsenter --target {} --mount \
          unshare --mount sh -ec 'mount --make-rprivate /; mount -t tmpfs none /run; exec \"$@\"' \

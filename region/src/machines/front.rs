@@ -32,7 +32,7 @@ struct Shared {
     state: Mutex<State>,
     /// There is something to send, or nothing any more.
     send: Notify,
-    /// What the lead wants, until it was answered.
+    /// The wish of the lead, until it was answered.
     leave: watch::Sender<Option<Leave>>,
 }
 
@@ -75,7 +75,7 @@ impl Front {
     pub fn close(&self) {
         let mut state = self.0.state.lock();
         state.ended = true;
-        // Whoever waits hears that there is no answer.
+        // Operations that wait hear that there is no answer.
         state.waiting.clear();
         drop(state);
         self.0.send.notify_one();

@@ -36,7 +36,7 @@ const BYTES_MAX: usize = 4096;
 /// The lead is known by its authority, wherever it is.
 const HOST: &str = "localhost";
 
-/// What a front end's proof is about.
+/// The subject of a front end's proof.
 const LABEL: &[u8] = b"pando region front end 1";
 
 /// Why two machines do not come together.
@@ -72,13 +72,13 @@ impl Secret {
         mac
     }
 
-    /// What the lead shows to whoever connects, for a week from now.
+    /// The lead shows this to whoever connects, for a week from `now`.
     ///
     /// # Errors
     /// When the cryptographic library fails.
-    pub fn identity(&self) -> Result<Identity, tls::Error> {
+    pub fn identity(&self, now: SystemTime) -> Result<Identity, tls::Error> {
         let names = Names { server: 0, addresses: Vec::new(), host: None };
-        self.authority()?.issue(&names, SystemTime::now())
+        self.authority()?.issue(&names, now)
     }
 }
 

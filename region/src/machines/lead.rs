@@ -58,7 +58,7 @@ struct State {
 struct Machine {
     name: String,
     outbox: Arc<Outbox>,
-    /// What it has said to the last question: why it stays, if it does.
+    /// The answer to the last question: why it stays, if it does.
     said: Option<Option<String>>,
 }
 
@@ -225,7 +225,7 @@ impl Joined {
                 }
             }
         }
-        // Whoever waits for a lock there waits for nothing.
+        // Waits for locks there are in vain.
         work.waits.clear();
         while work.under_way.next().await.is_some() {}
         let handles = mem::take(&mut *session.handles.lock());
@@ -336,7 +336,7 @@ impl Drop for Joined {
 #[derive(Default)]
 struct Work {
     under_way: FuturesUnordered<BoxFuture<'static, (u64, Answer)>>,
-    /// Those of them that wait for locks; a wait ends when its sender is dropped.
+    /// Waits for locks among them; each ends when its sender is dropped.
     waits: HashMap<u64, oneshot::Sender<()>>,
 }
 
@@ -481,7 +481,7 @@ impl Session {
             Call::Statfs => Answer::Statfs(region.statfs().await?),
             Call::Info(node) => Answer::Info(region.info(&node).await?),
             Call::Progress => Answer::Progress(region.progress().into()),
-            // They need no answer.
+            // Both need no answer.
             Call::Interrupt(_) | Call::Leaving(_) => Answer::Done,
         })
     }

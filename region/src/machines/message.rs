@@ -130,9 +130,9 @@ codec! {
     /// The answer to a [`Call`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) enum Answer {
-        /// It was not done.
+        /// The errno of an operation that was not done.
         Failed(FsError) = 1,
-        /// It was done.
+        /// An operation was done.
         Done = 2,
         /// An entry.
         Entry(Entry) = 3,
@@ -177,26 +177,26 @@ codec! {
     pub(super) struct Leave {
         /// Number of the question: later ones make it void.
         pub number: u64,
-        /// What is wanted.
+        /// The wish.
         pub wish: Wish,
     }
 }
 
 codec! {
-    /// What a lead that ends its region wants of a front end.
+    /// The wish of a lead that ends its region.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Wish {
         /// To hear whether programs use the region there.
         Ask = 1,
-        /// That it leaves, unless programs use the region there.
+        /// An end there, unless programs use the region.
         Leave = 2,
-        /// That it leaves, and programs lose the region.
+        /// An end there, which takes the region from programs.
         Must = 3,
     }
 }
 
 codec! {
-    /// What a front end says about its leaving.
+    /// The answer of a front end to a wish.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Leaving {
         /// Number of the question.
@@ -223,7 +223,7 @@ codec! {
     pub(super) struct Setattr {
         /// The node.
         pub node: NodeRef,
-        /// What is to change.
+        /// The changes.
         pub set: SetAttr,
     }
 }
@@ -232,7 +232,7 @@ codec! {
     /// [`client::FileSystem::create`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Create {
-        /// Who asks.
+        /// The user who asks.
         pub cred: Cred,
         /// The new name.
         pub at: Named,
@@ -253,7 +253,7 @@ codec! {
     /// [`client::FileSystem::tmpfile`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Tmpfile {
-        /// Who asks.
+        /// The user who asks.
         pub cred: Cred,
         /// The directory.
         pub dir: DirRef,
@@ -268,7 +268,7 @@ codec! {
     /// [`client::FileSystem::mkdir`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Mkdir {
-        /// Who asks.
+        /// The user who asks.
         pub cred: Cred,
         /// The new name.
         pub at: Named,
@@ -281,7 +281,7 @@ codec! {
     /// [`client::FileSystem::symlink`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(super) struct Symlink {
-        /// Who asks.
+        /// The user who asks.
         pub cred: Cred,
         /// The new name.
         pub at: Named,
@@ -309,7 +309,7 @@ codec! {
         pub from: Named,
         /// The new name.
         pub to: Named,
-        /// What may happen to what has the new name.
+        /// The fate of what has the new name.
         pub mode: RenameMode,
     }
 }
@@ -363,7 +363,7 @@ codec! {
     pub(super) struct Lock {
         /// The open file.
         pub handle: u64,
-        /// Who is to have it, among those of this front end.
+        /// The owner, among those of this front end.
         pub owner: u64,
         /// The family.
         pub kind: LockKind,
@@ -382,7 +382,7 @@ codec! {
     pub(super) struct Unlock {
         /// The open file.
         pub handle: u64,
-        /// Who has it.
+        /// The owner.
         pub owner: u64,
         /// The family.
         pub kind: LockKind,
@@ -397,7 +397,7 @@ codec! {
     pub(super) struct Owned {
         /// The open file.
         pub handle: u64,
-        /// Who has closed it.
+        /// The owner that has closed it.
         pub owner: u64,
     }
 }
@@ -410,7 +410,7 @@ codec! {
         pub node: NodeRef,
         /// Name of the attribute.
         pub name: Bytes,
-        /// Its value.
+        /// The value.
         pub value: Bytes,
         /// Whether it may, or must, be there.
         pub mode: XattrMode,
@@ -438,7 +438,7 @@ codec! {
         pub offset: u64,
         /// Number of bytes.
         pub len: u64,
-        /// What is to happen.
+        /// The effect.
         pub mode: AllocateMode,
         /// Whether set-id bits go.
         pub clear_set_id: bool,
@@ -453,7 +453,7 @@ codec! {
         pub handle: u64,
         /// Where to begin.
         pub offset: u64,
-        /// What is looked for.
+        /// The target.
         pub to: SeekTo,
     }
 }
@@ -477,7 +477,7 @@ codec! {
     pub(super) struct Unnamed {
         /// How to name the file.
         pub file: FileRef,
-        /// Its attributes.
+        /// The attributes.
         pub attr: Attr,
         /// The open file.
         pub handle: u64,
@@ -490,7 +490,7 @@ codec! {
     pub(super) struct Opened {
         /// The open file.
         pub handle: u64,
-        /// Its attributes.
+        /// The attributes.
         pub attr: Attr,
     }
 }

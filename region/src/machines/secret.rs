@@ -10,8 +10,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps};
 use serde::{Deserialize, Serialize};
 
-/// Name of the note in a region's directory. Programs in the region do not see it.
-pub(crate) const NAME: &[u8] = b".pando-region";
+use crate::hidden::NOTE;
 
 /// Most bytes of a note.
 const BYTES_MAX: u64 = 4096;
@@ -71,7 +70,7 @@ pub struct Note {
 /// A machine, as far as it can be told from others, and a boot of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its name and number; empty where they do not tell it from others, as those of one that was
+    /// Name and number; empty where they do not tell it from others, as those of one that was
     /// copied.
     pub name: String,
     /// Number of the boot.
@@ -110,7 +109,7 @@ pub enum NoteError {
     /// Somebody else may have written it, or may have read the secret.
     #[error("{} is not a file that only its user can read", .0.display())]
     Open(PathBuf),
-    /// It holds something else.
+    /// Something else is in it.
     #[error("{} is no note of a region: {error}", .path.display())]
     Other {
         /// The note.
@@ -133,7 +132,7 @@ impl Note {
     #[must_use]
     pub fn path(dir: &Path) -> PathBuf {
         use std::os::unix::ffi::OsStrExt as _;
-        dir.join(std::ffi::OsStr::from_bytes(NAME))
+        dir.join(std::ffi::OsStr::from_bytes(NOTE))
     }
 
     /// Writes the note, where none is.
@@ -171,7 +170,7 @@ impl Note {
         let path = Note::path(dir);
         let io = |error| NoteError::Io { path: path.clone(), error };
         let mut options = OpenOptions::new();
-        // Whatever somebody else may have put there.
+        // Somebody else may have put anything there.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let flags = i32::try_from(flags.bits()).expect("flags of open(2)");
         let file = match options.read(true).custom_flags(flags).open(&path) {

@@ -1,3 +1,5 @@
+//! Front ends over pipes in memory: locks, losses, leaving, the note, and large files.
+
 use std::{
     cell::Cell,
     sync::{
@@ -40,6 +42,12 @@ fn join(lead: &Lead, region: &Region, name: &str) -> (Front, JoinHandle<()>, Joi
     let joined = lead.join(name.to_owned()).expect("the region does not end");
     let (front, carry) = Front::over(there, region.root().1);
     (front, tokio::spawn(joined.serve(here)), tokio::spawn(carry))
+}
+
+/// The present, as certificates have it.
+fn now() -> std::time::SystemTime {
+    let now = client::SystemClock.now();
+    std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(now.sec.unsigned_abs())
 }
 
 fn name(text: &str) -> EntryName {
@@ -179,7 +187,7 @@ async fn machines_leave_when_they_are_asked_to_and_say_why_they_do_not() {
     };
     let both = futures::future::join(leaves, answers(&other, Wish::Leave, Some("a program runs")));
     assert_eq!(futures::future::join(lead.ask(Wish::Leave, within), both).await.0, busy);
-    // What is said to an older wish is no answer to a newer one.
+    // An answer to an older wish is no answer to a newer one.
     let goes = async {
         assert_eq!(other.wish().await, Wish::Must);
         other.answer(Wish::Leave, Some("late".to_owned()));
@@ -208,7 +216,7 @@ async fn a_machine_that_takes_no_answers_holds_up_nobody() {
     let joined = lead.join("slow".to_owned()).unwrap();
     let outbox = joined.outbox();
     let served = tokio::spawn(joined.serve(here));
-    // It opens the file, and asks for its contents again and again without reading any.
+    // Someone opens the file, and asks for its contents again and again without reading any.
     let mut out = Vec::new();
     let mut ask = |number: u64, call: &message::Call| {
         wire::frame::put_frame(&mut out, |out| {
@@ -248,7 +256,7 @@ async fn a_machine_without_the_secret_is_no_part_of_the_region() {
     let (secret, wrong) = (Secret::new([7; 32]), Secret::new([8; 32]));
     let attr = region().root().1;
     let meet = async |theirs: &Secret, answer: Result<base::Attr, String>| {
-        let acceptor = tls::Acceptor::new(secret.identity().unwrap()).unwrap();
+        let acceptor = tls::Acceptor::new(secret.identity(now()).unwrap()).unwrap();
         let (here, there) = tokio::io::duplex(1 << 16);
         let accepting = accept(here, &acceptor, &secret, || answer);
         let reaching = reach(there, theirs, "laptop");
@@ -268,10 +276,10 @@ async fn a_machine_without_the_secret_is_no_part_of_the_region() {
 
 #[tokio::test]
 async fn a_caller_that_knows_the_lead_only_by_its_certificate_is_not_let_in() {
-    // Whoever has seen the authority's fingerprint, but not the secret, can connect and prove
+    // A caller that has seen the authority's fingerprint, but not the secret, can connect and prove
     // nothing.
     let (secret, wrong) = (Secret::new([7; 32]), Secret::new([8; 32]));
-    let acceptor = tls::Acceptor::new(secret.identity().unwrap()).unwrap();
+    let acceptor = tls::Acceptor::new(secret.identity(now()).unwrap()).unwrap();
     let (here, there) = tokio::io::duplex(1 << 16);
     let accepting = accept(here, &acceptor, &wrong, || Err("never asked".to_owned()));
     let reaching = reach(there, &secret, "stranger");

@@ -108,11 +108,11 @@ pub(super) struct Standing {
     pub(super) loads: u64,
 }
 
-/// Whose a region is.
+/// The machine that has a region.
 pub(super) enum Whose {
     /// This process's, and these other machines may join.
     Ours(Option<Lead>),
-    /// That of the lead at this address.
+    /// The lead at this address.
     Of(String),
 }
 
@@ -202,7 +202,7 @@ impl Socket {
     pub(super) fn claim(dir: &Path) -> anyhow::Result<Option<Socket>> {
         let claimed = socket_of(dir).and_then(|path| {
             ensure!(!path.starts_with(dir), "{} is in it", path.display());
-            // Nobody else may look while this takes the place of a socket that was left.
+            // No other command may look while this takes the place of a socket that was left.
             let folder = std::fs::File::open(mounts::own_folder()?)?;
             rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)?;
             if let Some(there) = connect(&path)? {

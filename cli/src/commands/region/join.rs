@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// The cause of the end on this machine.
 enum Over {
-    /// It was told to leave.
+    /// The wish of somebody that it leaves.
     Left,
     /// The lead is gone.
     Lost,

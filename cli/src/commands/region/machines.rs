@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context as _, bail};
@@ -81,6 +81,12 @@ pub(super) struct Machines {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The present, as certificates have it.
+#[expect(clippy::disallowed_methods, reason = "certificates are of the time of day")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Name of this machine, for people and for other machines.
 fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -101,7 +107,7 @@ impl Listen {
             .map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
         let (lead, machine) = (format!("{host}:{}", bound.port()), Machine::here()?);
         let note = Note { lead, machine, secret: Secret::new(random) };
-        let acceptor = Acceptor::new(note.secret.identity()?)?;
+        let acceptor = Acceptor::new(note.secret.identity(now())?)?;
         let below = locked.try_clone()?;
         note.write(&path_of(&below))?;
         Ok(Listen { listener, acceptor, written: Written { note, below } })
@@ -174,7 +180,7 @@ impl Drop for Machines {
     }
 }
 
-/// What the thread that answers other machines has.
+/// The thread that answers other machines has this.
 struct Serving {
     acceptor: Acceptor,
     secret: Secret,
@@ -218,7 +224,7 @@ impl Serving {
     async fn renew(self: Arc<Serving>) {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            match self.secret.identity() {
+            match self.secret.identity(now()) {
                 Ok(identity) => self.acceptor.renew(identity),
                 Err(error) => tracing::error!(%error, "the certificate ends within a week"),
             }
@@ -271,7 +277,7 @@ pub(super) async fn join(
 pub(super) fn nobody_leads(dir: &Path) -> anyhow::Result<()> {
     let Some(note) = Note::read(dir)? else { return Ok(()) };
     let here = Machine::here()?;
-    // Whoever has a region on this machine holds the lock.
+    // A process that has a region on this machine holds the lock.
     if !note.machine.is_gone(&here) {
         let there = match connect::runtime()?.block_on(join(&note)) {
             Ok(_) => "is".to_owned(),

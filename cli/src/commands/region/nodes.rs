@@ -8,13 +8,16 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
 use futures::future::try_join_all;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 use super::{machines, up};
 use crate::signals::Stop;
@@ -142,10 +145,8 @@ impl Nodes {
 /// Tells when a machine says that it has joined, and reads on: nobody wants what it says later.
 fn joins(out: impl std::io::Read, tell: oneshot::Sender<()>) {
     let mut lines = BufReader::new(out).lines().map_while(Result::ok);
-    if lines.any(|line| line.starts_with(up::READY)) {
-        if tell.send(()).is_ok() {
-            lines.for_each(drop);
-        }
+    if lines.any(|line| line.starts_with(up::READY)) && tell.send(()).is_ok() {
+        lines.for_each(drop);
     }
 }
 
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn each_machine_joins_once_and_an_option_is_none() {
-        // As a batch system names them: once for each slot.
+        // Batch systems name a machine once for each slot.
         let found = nodes(&["n1", "n1", "a@n2", "localhost", "n1"], "./reach -v").unwrap();
         assert_eq!(found.hosts, ["n1", "a@n2"]);
         assert!(Path::new(&found.rsh[0]).is_absolute() && found.rsh[1] == "-v");

@@ -71,11 +71,11 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
             Ok(()) => program(&args.program, work_dir.as_deref(), &mut stop).await,
             Err(error) => Err(error),
         };
-        if let Some(machines) = &machines {
-            if let Err(why) = machines.leave().await {
-                tracing::warn!(why, "they lose the region, which ends with its program");
-                machines.lose().await;
-            }
+        if let Some(machines) = &machines
+            && let Err(why) = machines.leave().await
+        {
+            tracing::warn!(why, "they lose the region, which ends with its program");
+            machines.lose().await;
         }
         started.end().await;
         if let Some((control, _)) = &control {
@@ -83,7 +83,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
         site.leave(&mut stop).await;
         if let Some(machines) = &machines {
-            // What they would change from now on would not be committed.
+            // Changes of theirs from now on would not be committed.
             machines.lead.ends(true);
             region.close();
         }

@@ -1,7 +1,7 @@
 //! Clients on other machines than the lead: each machine is a thread with a front end, over TCP on
 //! the loopback and encrypted, as `pando region join` has it.
 
-use std::{net::TcpListener, thread};
+use std::{net::TcpListener, thread, time::SystemTime};
 
 use anyhow::Context as _;
 use base::{Cred, FileKind};
@@ -33,7 +33,8 @@ impl Serving {
         let (address, secret) = (listener.local_addr()?, Secret::new([7; 32]));
         let (stop, stopped) = oneshot::channel();
         let (region, known) = (region.clone(), secret.clone());
-        let thread = thread::spawn(move || {
+        let builder = thread::Builder::new().name("machines".to_owned());
+        let thread = builder.spawn(move || {
             let runtime = crate::connect::runtime()?;
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {
@@ -41,7 +42,7 @@ impl Serving {
                     _ = stopped => Ok(()),
                 }
             })
-        });
+        })?;
         Ok(Serving { address, secret, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -101,9 +102,10 @@ impl Drop for Serving {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "certificates are of the time of day")]
 async fn serve(listener: TcpListener, region: &Region, secret: &Secret) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let acceptor = Acceptor::new(secret.identity()?)?;
+    let acceptor = Acceptor::new(secret.identity(SystemTime::now())?)?;
     let lead = Lead::new(region.clone());
     loop {
         let (stream, _) = listener.accept().await?;
