@@ -158,6 +158,9 @@ pub enum Bug {
     /// A directory is made under the id of one whose removal is not stable
     /// (`transact::early_mkdirs`).
     RemovalNotAwaited,
+    /// A walk that counts misses directories whose entries are lost and put back meanwhile
+    /// (`quota::count`).
+    PutBackUncounted,
     /// A partition that gave everything away is forgotten before the master knows
     /// (`handoff::finish`).
     MergedForgotten,
@@ -199,7 +202,7 @@ pub enum Bug {
 #[cfg(feature = "bugs")]
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 82] = [
+    pub const ALL: [Bug; 83] = [
         Bug::AnswerNotStored,
         Bug::EchoExecuted,
         Bug::AnswerBeforeWrite,
@@ -268,6 +271,7 @@ impl Bug {
         Bug::ConfirmedEarly,
         Bug::LostBirthForgotten,
         Bug::RemovalNotAwaited,
+        Bug::PutBackUncounted,
         Bug::MergedForgotten,
         Bug::PageEndsInRun,
         Bug::ListingEndsEarly,

@@ -495,6 +495,19 @@ fn between_servers(
             shared.early_mkdirs.hurry();
             Ok(Reply::Born(shared.early_mkdirs.born_of(txns)))
         }
+        // More births of before this start may become known.
+        Request::SettleBirths if shared.early_mkdirs.are_unheard() => {
+            Err(Fault::Retry(Retry::Busy))
+        }
+        Request::SettleBirths => {
+            drop(txn);
+            let (shared, connection) = (Arc::clone(shared), Rc::clone(connection));
+            let future = Box::pin(async move {
+                shared.prepared.early_mkdirs_over().await;
+                connection.reply_now(reply, &Answer::Done(Reply::Nothing));
+            });
+            return Outcome::Async(Task { future, after_write: false });
+        }
         Request::Count(count) => part::run(&mut txn, count).map(Reply::Counted),
         Request::GiveRoom(give) => Ok(Reply::Gave(shared.quotas.give(give, shared.bugs))),
         Request::AskRoom(ask) => {

@@ -288,6 +288,7 @@ impl Client {
             | Request::LayoutLearnt(_)
             | Request::Born(_)
             | Request::AskBirths
+            | Request::SettleBirths
             | Request::Count(_)
             | Request::AskRoom(_)
             | Request::GiveRoom(_)

@@ -240,6 +240,7 @@ pub(crate) fn run(txn: &mut Txn<'_>, request: &Request) -> Result<Reply> {
         | Request::LayoutLearnt(_)
         | Request::Born(_)
         | Request::AskBirths
+        | Request::SettleBirths
         | Request::Count(_)
         | Request::AskRoom(_)
         | Request::GiveRoom(_)

@@ -12,7 +12,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 /// first.
 pub const MAGIC: &[u8; 6] = b"PANDO\0";
 /// The protocol that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 21;
+pub const PROTOCOL_VERSION: u16 = 22;
 /// The opening: magic and version.
 pub const OPENING_BYTES: usize = MAGIC.len() + 2;
 

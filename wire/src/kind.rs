@@ -117,6 +117,7 @@ impl Request {
             | Request::LayoutLearnt(_)
             | Request::Born(_)
             | Request::AskBirths
+            | Request::SettleBirths
             | Request::Count(_)
             | Request::AskRoom(_)
             | Request::GiveRoom(_)

@@ -376,6 +376,9 @@ codec! {
         ShardPull(moves::ShardPull) = 111,
         /// Read a block that records of such shards name. Answer: the block.
         ShardBlock(moves::ShardBlock) = 112,
+        /// Wait until every directory that was born at the asked server before is confirmed, or has
+        /// come to nothing.
+        SettleBirths = 113,
     }
 }
 

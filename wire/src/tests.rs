@@ -194,6 +194,7 @@ variants!(Request {
     AskOver,
     ShardPull,
     ShardBlock,
+    SettleBirths,
 });
 variants!(Reply {
     Nothing,

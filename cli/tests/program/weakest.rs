@@ -144,6 +144,7 @@ fn verdict(request: &Request) -> Verdict {
         | Request::LayoutLearnt(_)
         | Request::Born(_)
         | Request::AskBirths
+        | Request::SettleBirths
         | Request::HurryBirths(_)
         | Request::Count(_)
         | Request::AskRoom(_)

@@ -357,6 +357,7 @@ finds! {
     it_finds_that_a_fast_path_is_not_checked: FastPathUnchecked,
     it_finds_that_a_directory_is_learnt_too_late: DirLearntLate,
     it_finds_that_the_lease_of_a_journal_is_ignored: TenureIgnored,
+    it_finds_that_what_is_put_back_is_not_counted: PutBackUncounted,
     it_finds_that_a_stricter_directory_is_not_listed: StricterUnlisted,
     it_finds_that_a_directory_with_less_permission_is_not_listed: ReducedUnlisted,
     it_finds_that_a_directory_that_moved_is_not_listed: MovedUnlisted,

@@ -114,6 +114,7 @@ pub(super) fn of(request: &Request) -> Class {
         | Request::LayoutLearnt(_)
         | Request::Born(_)
         | Request::AskBirths
+        | Request::SettleBirths
         | Request::HurryBirths(_)
         | Request::Count(_)
         | Request::AskRoom(_)

@@ -126,6 +126,11 @@ impl Coordinator {
         self.state.lock().roster.generations.of(0)
     }
 
+    /// The newest generations of all servers that have one or come before one that has.
+    pub(crate) fn generations(&self) -> Vec<u64> {
+        self.state.lock().roster.generations.numbers()
+    }
+
     /// The graph of directory renames in flight.
     pub(crate) fn graph(&self) -> MutexGuard<'_, Graph> {
         self.graph.lock()

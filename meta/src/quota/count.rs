@@ -7,13 +7,23 @@
 //! that would cross the border of the root wait for the end of the walk. So do directories that the
 //! walk has not met yet and that are renamed within their parent. A file with several names is
 //! charged where it gets one (see `ops::rename`, `ops::link`). After a crash the walk begins anew
-//! and finds most of the work done. It skips what it finds done together with all below it, so
-//! directories that would be renamed anywhere below the root wait then.
+//! and finds most of the work done. A directory that is charged may then have uncounted ones below
+//! it, so directories that would be renamed anywhere below the root wait.
 //!
 //! With several servers the coordinator walks. Each page is done by the server that has it, which
 //! charges it and answers when that is stable, so no page is a transaction over several servers.
 //! The walk begins when all servers have received the root, or may not serve. Where names moved to
 //! another partition meanwhile, the directory is walked again.
+//!
+//! *Directories that are put back.* A server that begins anew may have lost the entry of an early
+//! mkdir. The walk misses this entry. Later the directory's server puts it back where the walk has
+//! been already, with all below it, and none of that is counted. So the walk is repeated if any
+//! server has begun anew meanwhile, and it begins when all early mkdirs of before are over on all
+//! servers: what was lost is back then. An entry that is lost after the walk is of a directory that
+//! is counted. If the walk has found the entry, the directory was confirmed before it was counted;
+//! if the entry came later, the directory inherited the new root. The generations of servers show
+//! which began anew: a server has a new one before it answers the walk. While a server is away, no
+//! walk ends.
 //!
 //! Race: a file whose slot is on another server than its name is changed a moment after it was
 //! found. If it is renamed out of the tree in that moment it counts where it was found.
@@ -24,12 +34,15 @@ use std::{collections::BTreeMap, time::Duration};
 
 use base::{HashSet, Ino, Layout};
 use bytes::Bytes;
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep, timeout};
 use wire::{Count, CountNames, CountShare, CountWhat, Counted, DirRef, Reply, Request};
 
 use crate::{
     Core,
+    bugs::Bug,
+    cluster::Cluster,
+    coordinator::state::Coordinator,
     error::Result,
     lock,
     peer::Unanswered,
@@ -91,13 +104,26 @@ async fn count(core: &Core, id: QuotaId, record: &QuotaRecord, border: Border) {
     // No record of another server may name a root that a power failure takes back.
     core.inner.shared.sync.wait().await;
     all_have_heard(core).await;
-    if !walk(core, top, border).await {
+    let is_once = core.inner.shared.bugs.has(Bug::PutBackUncounted);
+    loop {
+        // Race: the generations come first. What a server loses when it begins anew after this is
+        // looked for by the next walk.
+        let before = generations(core);
+        if !is_once {
+            births_are_over(core).await;
+        }
+        if !walk(core, top, border).await {
+            core.inner.shared.quotas.counts_again(id);
+            tracing::error!(root = %record.dir, "a quota could not be counted; run `pando fsck`");
+            return;
+        }
+        // Roots below count elsewhere now, and all servers must know.
+        all_have_heard(core).await;
+        if is_once || generations(core) == before {
+            break;
+        }
         core.inner.shared.quotas.counts_again(id);
-        tracing::error!(root = %record.dir, "a quota could not be counted; run `pando fsck`");
-        return;
     }
-    // Roots below count elsewhere now, and all servers must know.
-    all_have_heard(core).await;
     let state = match record.state {
         QuotaState::Counting => QuotaState::Active,
         QuotaState::Removing => QuotaState::Gone,
@@ -129,6 +155,37 @@ async fn all_have_heard(core: &Core) {
     let Some(cluster) = &shared.cluster else { return };
     let Some(coordinator) = &cluster.coordinator else { return };
     while !coordinator.all_know_roots(shared.quotas.version(), cluster.me, Instant::now()) {
+        sleep(AGAIN_PAUSE).await;
+    }
+}
+
+/// The generations of all servers.
+fn generations(core: &Core) -> Vec<u64> {
+    let cluster = core.inner.shared.cluster.as_ref();
+    let coordinator = cluster.and_then(|cluster| cluster.coordinator.as_ref());
+    coordinator.map(Coordinator::generations).unwrap_or_default()
+}
+
+/// Returns when every directory that was born on any server before this call is confirmed, or has
+/// come to nothing, or has its entry back.
+async fn births_are_over(core: &Core) {
+    let Some(cluster) = &core.inner.shared.cluster else { return };
+    let map = cluster.map();
+    join_all(map.members().map(|server| births_are_over_at(core, cluster, server))).await;
+}
+
+async fn births_are_over_at(core: &Core, cluster: &Cluster, server: u16) {
+    let shared = &core.inner.shared;
+    if server == cluster.me {
+        while shared.early_mkdirs.are_unheard() {
+            sleep(AGAIN_PAUSE).await;
+        }
+        shared.prepared.early_mkdirs_over().await;
+        return;
+    }
+    while core.inner.peers.ask(server, &Request::SettleBirths).await != Ok(Reply::Nothing)
+        && !cluster.map().has_left(server)
+    {
         sleep(AGAIN_PAUSE).await;
     }
 }

@@ -164,6 +164,12 @@ enum EarlyMkdir {
     Elsewhere,
 }
 
+impl EarlyMkdir {
+    fn is_here(&self) -> bool {
+        matches!(self, EarlyMkdir::Here { .. })
+    }
+}
+
 /// Names of a directory that stay as they are: a handoff stands on them.
 struct Frozen {
     txn: TxnId,
@@ -396,7 +402,7 @@ impl Prepared {
     /// The key of the content record of the directory whose early mkdir `txn` is, if that is here.
     pub(crate) fn early_mkdir_content(&self, txn: TxnId) -> Option<Key> {
         let table = self.table.lock();
-        let here = matches!(table.early_mkdirs.get(&txn), Some(EarlyMkdir::Here { .. }));
+        let here = table.early_mkdirs.get(&txn).is_some_and(EarlyMkdir::is_here);
         table.txns.get(&txn).filter(|_| here)?.first().cloned()
     }
 
@@ -438,6 +444,19 @@ impl Prepared {
             // All older early mkdirs have been given up by then.
             let over = self.until(|table| young(table).is_none());
             let _ = timeout_at(since + CONFIRMED_WITHIN, over).await;
+        }
+    }
+
+    /// Returns when every directory born here before this call is confirmed, or has come to
+    /// nothing, or has its entry back, however long that takes.
+    pub(crate) async fn early_mkdirs_over(&self) {
+        let under_way: Vec<TxnId> = {
+            let table = self.table.lock();
+            let here = table.early_mkdirs.iter().filter(|(_, it)| it.is_here());
+            here.map(|(txn, _)| *txn).collect()
+        };
+        for txn in under_way {
+            self.until(|table| !table.early_mkdirs.contains_key(&txn)).await;
         }
     }
 

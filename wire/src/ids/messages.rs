@@ -107,6 +107,7 @@ impl IdMapping {
             | Request::LayoutLearnt(_)
             | Request::Born(_)
             | Request::AskBirths
+            | Request::SettleBirths
             | Request::HurryBirths(_)
             | Request::Count(_)
             | Request::AskRoom(_)

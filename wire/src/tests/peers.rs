@@ -233,6 +233,7 @@ pub(super) fn requests() -> Vec<Request> {
             since: Some(300),
         }),
         Request::ShardBlock(ShardBlock { plan: 300, block: part().block, bytes: 70_000 }),
+        Request::SettleBirths,
     ]
     .into_iter()
     .chain(
