@@ -19,6 +19,9 @@ use crate::{
     table::{Body, Need, Result, Table},
 };
 
+/// How far the time of a file may be ahead of the present, in milliseconds: clocks differ.
+const AHEAD_MS_MAX: u64 = 60_000;
+
 /// The largest file without a name that is kept in memory, in bytes.
 const UNNAMED_MAX: usize = 16 << 20;
 
@@ -215,10 +218,20 @@ impl Table {
         Ok(Either::Here(attr))
     }
 
-    /// Takes in the attributes of a passed file as an operation below has left them.
-    pub(crate) fn refresh(&mut self, ino: Ino, attr: &Attr) {
+    /// Times that a passed file must get, because another machine's kernel may have it with these
+    /// ones, and its contents are others. Not for a file that is dated in the future.
+    pub(crate) fn told_before(&self, ino: Ino, found: &Attr) -> Option<(Time, Time)> {
+        let before = self.nodes.get(&ino).filter(|_| self.shared)?.attr.mtime;
+        let is_told = found.mtime <= before && before <= self.now.plus_ms(AHEAD_MS_MAX);
+        is_told.then(|| (found.atime, self.now.max(before.next())))
+    }
+
+    /// Takes in the attributes of a passed file as an operation below has left them, unless a newer
+    /// measurement was taken in.
+    pub(crate) fn measured(&mut self, ino: Ino, number: u64, attr: &Attr) {
         let Some(node) = self.nodes.get_mut(&ino) else { return };
-        if node.is_passed() {
+        if node.is_passed() && number > node.measured {
+            node.measured = number;
             let nlink = if node.path.is_none() { 0 } else { attr.nlink };
             node.attr = Attr { ino, nlink, ..*attr };
             if node.opens == 0 {

@@ -62,8 +62,16 @@ impl Region {
         mut told: impl FnMut(&Progress),
     ) -> Result<Report> {
         // Of a closed region everything was answered when the last operation has ended.
-        let is_closed = self.lock().closed;
-        let _held = if is_closed { Some(self.hold(&[Path::root()]).await) } else { None };
+        let (is_closed, ended) = {
+            let table = self.lock();
+            (table.closed, table.ended)
+        };
+        if is_closed && !ended {
+            // Operations that wait for their paths are not answered any more.
+            self.hold(&[Path::root()]).await.keep();
+            self.lock().ended = true;
+            self.passed_over().await;
+        }
         let mut last = (Instant::now(), 0);
         loop {
             let mut changed = pin!(self.0.changed.notified());
@@ -92,6 +100,18 @@ impl Region {
         let failed = table.failed.iter();
         let failed = failed.map(|path| (path.clone(), table.failure(path))).collect();
         Ok(Report { counts: table.counts, failed, late: table.given_up })
+    }
+
+    /// Returns when no operation on a passed file is under way below.
+    async fn passed_over(&self) {
+        loop {
+            let mut changed = pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if self.lock().passing == 0 {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Commits for a while, so that somebody can be told.
@@ -201,6 +221,8 @@ enum Expected {
         attr: base::Attr,
         contents: Option<std::sync::Arc<Vec<u8>>>,
         target: Option<bytes::Bytes>,
+        /// Whether the time was told newer than below has it.
+        ahead: bool,
     },
 }
 
@@ -211,11 +233,13 @@ impl Expected {
         path: &Path,
     ) -> std::result::Result<Option<String>, FsError> {
         let found = below.look(path)?;
-        let (attr, contents, target) = match (self, &found) {
+        let (attr, contents, target, ahead) = match (self, &found) {
             (Expected::Nothing, None) => return Ok(None),
             (Expected::Nothing, Some(_)) => return Ok(Some("is there, and should not be".into())),
             (Expected::Node { .. }, None) => return Ok(Some("is not there".into())),
-            (Expected::Node { attr, contents, target }, Some(_)) => (attr, contents, target),
+            (Expected::Node { attr, contents, target, ahead }, Some(_)) => {
+                (attr, contents, target, *ahead)
+            }
         };
         let found = found.expect("told apart above").attr;
         let is_link = attr.kind == FileKind::Symlink;
@@ -224,7 +248,7 @@ impl Expected {
             ("mode", is_link || attr.mode & MODE_BITS == found.mode & MODE_BITS),
             ("owner", (attr.uid, attr.gid) == (found.uid, found.gid)),
             ("size", attr.kind == FileKind::Directory || attr.size == found.size),
-            ("time of the last change", is_link || attr.mtime == found.mtime),
+            ("time of the last change", is_link || ahead || attr.mtime == found.mtime),
         ];
         if let Some((what, _)) = pairs.iter().find(|(_, same)| !same) {
             return Ok(Some(format!("has another {what}")));
@@ -252,7 +276,7 @@ impl Table {
             Body::Symlink(target) => (None, Some(target.clone())),
             Body::Directory(_) | Body::Unread | Body::Passed(_) | Body::Special => (None, None),
         };
-        Expected::Node { attr: node.attr, contents, target }
+        Expected::Node { attr: node.attr, contents, target, ahead: node.ahead }
     }
 
     fn failure(&self, path: &Path) -> FsError {

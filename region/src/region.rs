@@ -4,7 +4,14 @@
 //! got with the lock free, and then they run anew. `structural` has the operations that below must
 //! answer itself; workers commit the rest.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use base::{
     Attr, Clock, Cred, EntryName, FileKind, FsError, HashKey, Ino, LockOwner, SessionId,
@@ -79,6 +86,32 @@ pub(crate) struct Shared {
     pub(crate) changed: Notify,
     /// There is something to commit.
     work: Notify,
+    /// Number of the last measurement of a passed file's attributes.
+    measured: AtomicU64,
+}
+
+impl Shared {
+    /// The attributes of a passed file, and the number of this measurement.
+    fn measure(&self, file: &dyn below::Contents) -> (u64, below::Result<Attr>) {
+        (self.measured.fetch_add(1, Ordering::Relaxed) + 1, file.attr())
+    }
+}
+
+/// An operation on a passed file that is under way below.
+struct Passing<'a>(&'a Region);
+
+impl Passing<'_> {
+    fn begin(region: &Region) -> Passing<'_> {
+        region.lock().passing += 1;
+        Passing(region)
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().passing -= 1;
+        self.0.0.changed.notify_waiters();
+    }
 }
 
 /// The part of a passed file that an operation changes.
@@ -125,7 +158,8 @@ impl Region {
         let bounds = Bounds { inline_max, memory_max, dirty_max, dirty_bytes_max };
         let table = Mutex::new(Table::new(&root, bounds));
         let (changed, work) = (Notify::new(), Notify::new());
-        let shared = Shared { below, calls, clock, key, table, changed, work };
+        let measured = AtomicU64::new(0);
+        let shared = Shared { below, calls, clock, key, table, changed, work, measured };
         Ok(Region(Arc::new(shared), SessionId(0)))
     }
 
@@ -394,8 +428,9 @@ impl Region {
 
     /// Does something with a passed file, and takes in its attributes as they are then.
     ///
-    /// Race: several machines may do so at once, which their kernels do not put in order. So
-    /// attributes that were measured while something else ended are measured again.
+    /// Race: several machines may do so at once, which their kernels do not put in order. So each
+    /// measurement of attributes has a number, and one that began before the newest that was taken
+    /// in tells nothing new.
     pub(crate) async fn passed<T: Send + 'static>(
         &self,
         ino: Ino,
@@ -403,47 +438,45 @@ impl Region {
         part: Part,
         act: impl FnOnce(&dyn below::Contents) -> below::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let mut since = self.lock().nodes.get(&ino).map(|node| node.passed);
-        let acted = Arc::clone(&file);
-        let (done, mut attr) = self
+        let _passing = Passing::begin(self);
+        let (acted, shared) = (Arc::clone(&file), Arc::clone(&self.0));
+        let (done, (number, attr)) = self
             .call(move |_| {
                 let done = act(&*acted);
-                (done, acted.attr())
+                (done, shared.measure(&*acted))
             })
             .await;
-        let done = done?;
-        let mut is_told_anew = part == Part::Attributes;
-        while let Ok(found) = attr {
-            let later = {
-                let mut table = self.lock();
-                let (now, shared) = (table.now, table.shared);
-                let Some(node) = table.nodes.get_mut(&ino) else { break };
-                let before = node.attr.mtime;
-                if since != Some(node.passed) {
-                    since = Some(node.passed);
-                    None
-                } else if shared && !is_told_anew && found.mtime <= before {
-                    // Kernels take contents for unchanged that have their time and size.
-                    is_told_anew = true;
-                    Some((found.atime, now.max(before.next())))
-                } else {
-                    node.passed += 1;
-                    table.refresh(ino, &found);
-                    break;
-                }
-            };
-            let file = Arc::clone(&file);
-            attr = self
+        let Ok(found) = attr else { return Ok(done?) };
+        let times = {
+            let mut table = self.lock();
+            let times = (part == Part::Contents).then(|| table.told_before(ino, &found)).flatten();
+            if times.is_none() {
+                table.measured(ino, number, &found);
+            }
+            times
+        };
+        if let Some(times) = times {
+            // Kernels take contents for unchanged that have their time and size.
+            let shared = Arc::clone(&self.0);
+            let (number, attr) = self
                 .call(move |_| {
-                    if let Some(times) = later {
-                        let times = Some(times);
-                        file.set(&below::Change { times, ..below::Change::default() })?;
+                    let times = below::Change { times: Some(times), ..below::Change::default() };
+                    if let Err(error) = file.set(&times) {
+                        // Somebody who may write to a file need not be its owner.
+                        tracing::debug!(%error, "the time of a file is newer than below");
                     }
-                    file.attr()
+                    shared.measure(&*file)
                 })
                 .await;
+            let found = attr.unwrap_or(found);
+            let told = Attr { mtime: found.mtime.max(times.1), ..found };
+            let mut table = self.lock();
+            table.measured(ino, number, &told);
+            if let Some(node) = table.nodes.get_mut(&ino) {
+                node.ahead |= found.mtime < told.mtime;
+            }
         }
-        Ok(done)
+        Ok(done?)
     }
 
     /// Makes a name for something new; one that only below can make right is made there.

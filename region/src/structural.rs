@@ -41,6 +41,13 @@ pub(crate) struct Held<'a> {
     number: u64,
 }
 
+impl Held<'_> {
+    /// Holds the paths for good.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.region.lock().holds.release(self.number);

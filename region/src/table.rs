@@ -106,8 +106,10 @@ pub(crate) struct Node {
     pub(crate) failed: Option<FsError>,
     /// Whether an open, a flush or an fsync has said so.
     pub(crate) told: bool,
-    /// Changes of it as a passed file that have ended.
-    pub(crate) passed: u64,
+    /// The newest measurement of its attributes as a passed file.
+    pub(crate) measured: u64,
+    /// Whether it was told with a newer time than it has below, which takes no such time.
+    pub(crate) ahead: bool,
 }
 
 /// The parts of a node that are newer than below.
@@ -201,6 +203,10 @@ pub(crate) struct Table {
     pub(crate) closed: bool,
     /// Whether other machines may use the region.
     pub(crate) shared: bool,
+    /// Operations on passed files that are under way.
+    pub(crate) passing: usize,
+    /// Whether a closed region is held as a whole, for good.
+    pub(crate) ended: bool,
     /// Bytes of contents that are not below.
     pub(crate) dirty_bytes: usize,
     /// About how much memory the table takes, in bytes.
@@ -234,6 +240,8 @@ impl Table {
             given_up: 0,
             closed: false,
             shared: false,
+            passing: 0,
+            ended: false,
             dirty_bytes: 0,
             memory: 0,
             last_made: MADE,
@@ -498,7 +506,8 @@ impl Node {
             changed: Changed::default(),
             failed: None,
             told: false,
-            passed: 0,
+            measured: 0,
+            ahead: false,
         }
     }
 

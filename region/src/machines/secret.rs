@@ -110,7 +110,10 @@ pub enum NoteError {
     #[error("{} is not a file that only its user can read", .0.display())]
     Open(PathBuf),
     /// Something else is in it.
-    #[error("{} is no note of a region: {error}", .path.display())]
+    #[error(
+        "{} is no note of a region ({error}): remove it if no machine has a region there",
+        .path.display()
+    )]
     Other {
         /// The note.
         path: PathBuf,

@@ -298,10 +298,14 @@ pub(super) fn nobody_leads(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a name is one of this machine, as far as that can be told: domains count where both have
-/// one.
+/// Whether a name is one of this machine: its own, where domains count if both have one, or one of
+/// an address that it has.
 pub(super) fn is_this_machine(host: &str) -> bool {
+    use std::net::{ToSocketAddrs as _, UdpSocket};
+
+    let is_own = |address| UdpSocket::bind(address).is_ok();
     is_same_host(host, &host_name())
+        || (host, 0).to_socket_addrs().is_ok_and(|mut addresses| addresses.any(is_own))
 }
 
 fn is_same_host(one: &str, other: &str) -> bool {

@@ -70,8 +70,8 @@ impl NodesArgs {
         for host in named {
             // An option would be one of the command that reaches machines.
             ensure!(!host.is_empty() && !host.starts_with('-'), "{host:?} is no machine");
-            let name = host.rsplit_once('@').map_or(&host[..], |(_, name)| name);
-            if !machines::is_this_machine(name) && !hosts.contains(&host) {
+            let is_there = hosts.iter().any(|there| machine_of(there) == machine_of(&host));
+            if !is_there && !machines::is_this_machine(machine_of(&host)) {
                 hosts.push(host);
             }
         }
@@ -83,6 +83,11 @@ impl NodesArgs {
         }
         Ok(Nodes { hosts, rsh })
     }
+}
+
+/// The machine of `USER@HOST`.
+fn machine_of(host: &str) -> &str {
+    host.rsplit_once('@').map_or(host, |(_, machine)| machine)
 }
 
 impl Nodes {
@@ -144,8 +149,9 @@ impl Nodes {
 
 /// Tells when a machine says that it has joined, and reads on: nobody wants what it says later.
 fn joins(out: impl std::io::Read, tell: oneshot::Sender<()>) {
-    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
-    if lines.any(|line| line.starts_with(up::READY)) && tell.send(()).is_ok() {
+    let mut lines = BufReader::new(out).split(b'\n').map_while(Result::ok);
+    let is_ready = |line: Vec<u8>| line.starts_with(up::READY.as_bytes());
+    if lines.any(is_ready) && tell.send(()).is_ok() {
         lines.for_each(drop);
     }
 }
@@ -228,7 +234,7 @@ mod tests {
     #[test]
     fn each_machine_joins_once_and_an_option_is_none() {
         // Batch systems name a machine once for each slot.
-        let found = nodes(&["n1", "n1", "a@n2", "localhost", "n1"], "./reach -v").unwrap();
+        let found = nodes(&["n1", "n1", "a@n2", "localhost", "n2"], "./reach -v").unwrap();
         assert_eq!(found.hosts, ["n1", "a@n2"]);
         assert!(Path::new(&found.rsh[0]).is_absolute() && found.rsh[1] == "-v");
         assert!(nodes(&["-oProxyCommand=x"], "ssh").is_err() && nodes(&["n1"], " ").is_err());

@@ -71,11 +71,15 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
             Ok(()) => program(&args.program, work_dir.as_deref(), &mut stop).await,
             Err(error) => Err(error),
         };
-        if let Some(machines) = &machines
-            && let Err(why) = machines.leave().await
-        {
-            tracing::warn!(why, "they lose the region, which ends with its program");
-            machines.lose().await;
+        if let Some(machines) = &machines {
+            let left = tokio::select! {
+                left = machines.leave() => left,
+                () = stop.asked() => Err("interrupted".to_owned()),
+            };
+            if let Err(why) = left {
+                tracing::warn!(why, "machines lose the region, which ends with its program");
+                machines.lose().await;
+            }
         }
         started.end().await;
         if let Some((control, _)) = &control {
@@ -92,9 +96,15 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         let outcome = Box::pin(ending::end(&region, &ending, &mut stop, told)).await;
         bar.finish_and_clear();
         drop(control);
-        // The program's own failure is the first one to tell.
-        let status = ran?;
-        let went_well = outcome?.report(args.report);
+        // A program that did not run is the first thing to tell; others may have changed the region.
+        let (status, outcome) = match (ran, outcome) {
+            (Ok(status), outcome) => (status, outcome?),
+            (Err(error), outcome) => {
+                drop(outcome.map(|outcome| outcome.report(args.report)));
+                return Err(error);
+            }
+        };
+        let went_well = outcome.report(args.report);
         Ok(if went_well || !status.success() { exit_code(status) } else { failure::failed() })
     })
 }

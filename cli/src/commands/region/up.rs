@@ -161,13 +161,24 @@ async fn all_leave(
         machines.lose().await;
         return leave(site, control, force, stop).await;
     }
-    // Before any other machine has left.
-    if let Some(why) = control.why_busy() {
-        return Err(why);
-    }
-    machines.leave().await?;
-    let left = leave(site, control, force, stop).await;
+    // Before any other machine has left; and none enters meanwhile.
+    control.ends_now(true);
+    let left = match control.why_busy() {
+        Some(why) => Err(why),
+        None => tokio::select! {
+            left = machines.leave() => left,
+            () = stop.asked() => {
+                machines.lose().await;
+                return leave(site, control, Force::Yes, stop).await;
+            }
+        },
+    };
+    let left = match left {
+        Ok(()) => leave(site, control, force, stop).await,
+        Err(why) => Err(why),
+    };
     if left.is_err() {
+        control.ends_now(false);
         machines.goes_on();
     }
     left
