@@ -121,6 +121,7 @@ fn a_server_that_is_away_keeps_from_others_only_what_it_has() {
         assert!((99 - spare..99).contains(&there_were), "{there_were}");
         host.start().unwrap();
         // The coordinator reaches the restarted server again, which has given back its grant.
+        world.wait(Duration::from_secs(5)).await;
         let then = fill_with_files(client, &of[here], "b").await;
         assert_eq!(there_were + then, 99);
         client.unlink(format!("{}/a0", of[here])).await.unwrap();
