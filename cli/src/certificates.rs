@@ -228,10 +228,9 @@ pub(crate) fn names(
     let all = own.filter(|ip| !ip.is_unspecified()).chain(advertised_ip).chain(this_machine);
     let addresses: BTreeSet<IpAddr> = all.collect();
     let addresses = addresses.into_iter().collect();
-    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host = match advertised {
         Some(host) if advertised_ip.is_none() => host.to_owned(),
-        Some(_) | None => host(),
+        Some(_) | None => crate::system::host_name(),
     };
     Names { server, addresses, host: Some(host) }
 }

@@ -169,7 +169,7 @@ pub(crate) struct Servers(pub(crate) Vec<String>);
 /// Configuration of a client; `purpose` is shown with the session. The client acts as root, or as
 /// the only user that the token lets act.
 pub(crate) fn config(servers: Vec<String>, credentials: Credentials, purpose: &str) -> Config {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = crate::system::host_name();
     let Credentials { token, network } = credentials;
     let only = only_user(&token);
     let mut config = Config::new(servers, token);

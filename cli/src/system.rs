@@ -33,6 +33,11 @@ pub(crate) fn secret<const N: usize>() -> [u8; N] {
     bytes
 }
 
+/// Name of this machine, for people and for other machines.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// Raises the number of open files to what this process may have; what it is then.
 pub(crate) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);

@@ -1,7 +1,7 @@
 //! The machines of a region: one of them, the *lead*, has the region in its memory, and each other
 //! one a *front end*, a file system that asks the lead.
 //!
-//! So programs of all machines see one table, and what holds for the programs of one machine holds
+//! All programs see one table therefore, and what holds for the programs of one machine holds
 //! for those of all: an answered change is seen by every later operation anywhere. A front end
 //! caches nothing. Each operation is one message to the lead and one back.
 //!

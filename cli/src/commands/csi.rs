@@ -111,10 +111,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Some(socket) => Arc::new(FarKeeper::new(socket, here)),
         None => here,
     };
-    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let options = PluginOptions {
         driver: args.driver,
-        node: args.node.unwrap_or_else(host),
+        node: args.node.unwrap_or_else(crate::system::host_name),
         root: args.root,
         records: args.state,
         roles: Roles { controller: !args.node_only, node: !args.controller },

@@ -3,8 +3,8 @@
 use std::{mem, sync::Arc};
 
 use base::{
-    Access, Attr, ByteRange, Cred, Decode as _, Encode as _, EntryName, FsError, HashMap, HashSet,
-    Ino, LockKind, Reader, SetAttr,
+    Access, Attr, ByteRange, Cred, Decode, Encode as _, EntryName, FsError, HashMap, HashSet, Ino,
+    LockKind, SetAttr,
 };
 use bytes::{Bytes, BytesMut};
 use client::{Error, FileLock, FileSystem, Handle, Made, New, Result, Unnamed};
@@ -15,8 +15,8 @@ use tokio::{
     sync::{Notify, oneshot, watch},
 };
 use wire::{
-    AllocateMode, DirRef, Entry, FileRef, LockFound, NodeRef, ReaddirPage, RenameMode, Renamed,
-    SeekTo, Statfs, Stream, XattrMode,
+    AllocateMode, DirRef, Entry, FileRef, FrameError, LockFound, NodeRef, ReaddirPage, RenameMode,
+    Renamed, SeekTo, Statfs, Stream, XattrMode,
     frame::{take_frame, try_put_frame},
 };
 
@@ -140,20 +140,9 @@ impl Front {
     async fn receives(&self, mut from: ReadHalf<impl Stream>) {
         let mut buffer = BytesMut::with_capacity(super::lead::BUFFER_BYTES);
         loop {
-            loop {
-                match take_frame(&mut buffer) {
-                    Ok(Some(frame)) => {
-                        if let Err(error) = self.answered(&frame) {
-                            tracing::error!(%error, "the lead answers in another language");
-                            return;
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        tracing::error!(%error, "the lead answers in another language");
-                        return;
-                    }
-                }
+            if let Err(error) = self.all_answered(&mut buffer) {
+                tracing::error!(%error, "the lead answers in another language");
+                return;
             }
             if !matches!(from.read_buf(&mut buffer).await, Ok(1..)) {
                 return;
@@ -161,12 +150,16 @@ impl Front {
         }
     }
 
-    fn answered(&self, frame: &Bytes) -> std::result::Result<(), base::DecodeError> {
-        let mut reader = Reader::new(frame);
-        let (number, answer) = (u64::decode(&mut reader)?, Answer::decode(&mut reader)?);
-        if !reader.is_empty() {
-            return Err(base::DecodeError::Trailing);
+    /// Hands on all answers that have arrived.
+    fn all_answered(&self, buffer: &mut BytesMut) -> std::result::Result<(), FrameError> {
+        while let Some(frame) = take_frame(buffer)? {
+            let (number, answer) = Decode::from_bytes(&frame)?;
+            self.answered(number, answer);
         }
+        Ok(())
+    }
+
+    fn answered(&self, number: u64, answer: Answer) {
         match answer {
             Answer::Leave(leave) if number == EVENT => {
                 self.0.leave.send_replace(Some(leave));
@@ -180,7 +173,6 @@ impl Front {
                 }
             }
         }
-        Ok(())
     }
 
     /// Closes what was opened for somebody who has not waited for it.

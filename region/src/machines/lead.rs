@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, mem, pin::pin, sync::Arc, time::Duration};
 
 use base::{
-    Decode as _, DecodeError, Encode as _, FsError, HashMap, HashSet, Reader, SessionId,
+    Decode as _, DecodeError, Encode as _, FsError, HashMap, HashSet, SessionId,
     limits::FRAME_BYTES_MAX,
 };
 use bytes::{Bytes, BytesMut};
@@ -19,7 +19,7 @@ use tokio::{
     sync::{Notify, oneshot},
 };
 use wire::{
-    Stream,
+    FrameError, Stream,
     frame::{take_frame, try_put_frame},
 };
 
@@ -240,12 +240,10 @@ impl Joined {
         mut from: ReadHalf<impl Stream>,
         session: &Arc<Session>,
         work: &mut Work,
-    ) -> Result<(), DecodeError> {
+    ) -> Result<(), FrameError> {
         let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
         loop {
-            while let Some(frame) =
-                take_frame(&mut buffer).map_err(|_| DecodeError::Invalid("frame"))?
-            {
+            while let Some(frame) = take_frame(&mut buffer)? {
                 self.called(&frame, session, work)?;
             }
             if self.outbox.is_full() {
@@ -283,11 +281,7 @@ impl Joined {
         session: &Arc<Session>,
         work: &mut Work,
     ) -> Result<(), DecodeError> {
-        let mut reader = Reader::new(frame);
-        let (number, call) = (u64::decode(&mut reader)?, Call::decode(&mut reader)?);
-        if !reader.is_empty() {
-            return Err(DecodeError::Trailing);
-        }
+        let (number, call) = <(u64, Call)>::from_bytes(frame)?;
         let (wait, interrupted) = oneshot::channel();
         match call {
             Call::Interrupt(number) => {

@@ -27,7 +27,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::connect;
+use crate::{connect, system::host_name};
 
 /// Time within which a lead is connected to.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -85,11 +85,6 @@ pub(super) struct Machines {
 #[expect(clippy::disallowed_methods, reason = "certificates are of the time of day")]
 fn now() -> SystemTime {
     SystemTime::now()
-}
-
-/// Name of this machine, for people and for other machines.
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Listen {
