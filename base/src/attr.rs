@@ -5,6 +5,7 @@ use crate::{
     codec,
     codec::{Decode, DecodeError, Element, Encode, Reader},
     id::Ino,
+    limits::INLINE_BYTES_MAX,
 };
 
 /// Permission bits and the three special bits of a mode.
@@ -193,7 +194,19 @@ codec! {
     }
 }
 
+/// The unit of `st_blocks`.
+const SECTOR_BYTES: u64 = 512;
+
 impl Attr {
+    /// What is stored, in blocks of 512 bytes as `stat` shows them. Contents that rest in the entry
+    /// count too: programs that copy files take one without blocks for a hole from end to end.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        let inline = self.kind == FileKind::File && self.size <= u64::from(INLINE_BYTES_MAX);
+        let stored = if inline { self.allocated.max(self.size) } else { self.allocated };
+        stored.div_ceil(SECTOR_BYTES)
+    }
+
     /// Attributes of a new and empty inode that no user can use yet: no permission, root's, born at
     /// the epoch, with one name (a directory has itself as well).
     #[must_use]

@@ -19,6 +19,7 @@ pub mod locks;
 pub mod name;
 pub mod permissions;
 pub mod placement;
+pub mod preload;
 pub mod search;
 
 pub use access::{Access, Cred};

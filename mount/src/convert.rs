@@ -4,17 +4,12 @@
 
 use std::fmt;
 
-use base::{
-    Access, Attr, Cred, FileKind, NameError, SetAttr, SetTime, Time, attr::MODE_BITS,
-    limits::INLINE_BYTES_MAX,
-};
+use base::{Access, Attr, Cred, NameError, SetAttr, SetTime, Time, attr::MODE_BITS};
 use fuse::{Errno, Header, Timespec};
 use wire::{RenameMode, Statfs, XattrMode};
 
 /// The preferred size of an IO, and the unit in which space is told.
 const BLOCK_BYTES: u32 = 4096;
-/// The unit of `st_blocks`.
-const SECTOR_BYTES: u64 = 512;
 /// Open modes of `open(2)`.
 const O_ACCMODE: u32 = 3;
 const RENAME_NOREPLACE: u32 = 1;
@@ -74,7 +69,7 @@ pub(crate) fn attr(attr: &Attr) -> fuse::Attr {
     fuse::Attr {
         ino: attr.ino.0,
         size: attr.size,
-        blocks: stored(attr).div_ceil(SECTOR_BYTES),
+        blocks: attr.blocks(),
         atime: time(attr.atime),
         mtime: time(attr.mtime),
         ctime: time(attr.ctime),
@@ -85,13 +80,6 @@ pub(crate) fn attr(attr: &Attr) -> fuse::Attr {
         rdev: attr.rdev,
         blksize: BLOCK_BYTES,
     }
-}
-
-/// Bytes that are stored. Contents that rest in the entry count too: programs that copy files take
-/// one without blocks for a hole from end to end.
-fn stored(attr: &Attr) -> u64 {
-    let inline = attr.kind == FileKind::File && attr.size <= u64::from(INLINE_BYTES_MAX);
-    if inline { attr.allocated.max(attr.size) } else { attr.allocated }
 }
 
 pub(crate) fn set_attr(set: &fuse::SetAttr) -> SetAttr {
@@ -175,7 +163,7 @@ pub(crate) fn statfs(statfs: &Statfs) -> fuse::StatFs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::Ino;
+    use base::{FileKind, Ino};
 
     fn file(size: u64, allocated: u64) -> Attr {
         Attr { mode: 0o644, size, allocated, ..Attr::blank(Ino(2), FileKind::File) }

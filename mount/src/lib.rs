@@ -41,6 +41,6 @@ mod walks;
 pub use fuse::{Ended, IoUring, Unmount};
 
 pub use crate::{
-    mounted::{Error, Mounted, run, unmount},
+    mounted::{Beside, Error, Mounted, run, unmount},
     options::{OptionError, Options, Synchronous, split},
 };

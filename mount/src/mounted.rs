@@ -1,12 +1,12 @@
 //! Mounting, and the end of it.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use base::{Attr, Cred, EntryName, FsError};
+use base::{Attr, Cred, EntryName, FsError, Ino};
 use client::{AccessTimes, FileSystem, Turns};
 use fuse::{
     Capabilities, Connection, Ended, InitOptions, IoUring, MountError, MountOptions, Session,
@@ -84,6 +84,33 @@ pub enum Error {
     Session(#[from] fuse::SessionError),
 }
 
+/// By this a mount hears of changes that were made beside it.
+#[derive(Clone)]
+pub struct Beside(Arc<dyn Fn(Ino) + Send + Sync>);
+
+impl Beside {
+    fn of<S: FileSystem + Send + Sync + 'static>(adapter: &Arc<Adapter<S>>) -> Beside {
+        let adapter = Arc::downgrade(adapter);
+        Beside(Arc::new(move |dir| {
+            if let Some(adapter) = adapter.upgrade() {
+                adapter.names_changed(dir);
+            }
+        }))
+    }
+
+    /// Names in a directory were changed: the kernel drops the directory's attributes, which are
+    /// asked for anew. Returns when it has. Must not be called on a thread that serves the mount.
+    pub fn names_changed(&self, dir: Ino) {
+        (self.0)(dir);
+    }
+}
+
+impl fmt::Debug for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Beside")
+    }
+}
+
 /// Read-ahead of the kernel.
 const READ_AHEAD_KIB: u32 = 1024;
 
@@ -91,6 +118,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 #[derive(Debug)]
 pub struct Mounted {
     mountpoint: PathBuf,
+    beside: Beside,
     served: JoinHandle<Result<Ended, fuse::SessionError>>,
 }
 
@@ -132,13 +160,14 @@ pub async fn run<S: FileSystem + Send + Sync + 'static>(
         }
     };
     tell_transport(&session, mountpoint);
+    let beside = Beside::of(&adapter);
     let served = spawn_local(serve(session, adapter, turns.clone()));
     let path = mountpoint.to_owned();
     // Without it large files are read in smaller steps.
     if let Err(error) = blocking(move || Ok(read_far_ahead(&path))).await? {
         tracing::debug!(%error, "the kernel reads ahead as little as ever");
     }
-    Ok(Mounted { mountpoint: mountpoint.to_owned(), served })
+    Ok(Mounted { mountpoint: mountpoint.to_owned(), beside, served })
 }
 
 /// Agrees with the kernel, and starts the threads for each CPU.
@@ -200,6 +229,12 @@ impl Mounted {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
+    }
+
+    /// For somebody who changes the file system beside this mount.
+    #[must_use]
+    pub fn beside(&self) -> Beside {
+        self.beside.clone()
     }
 
     /// Unmounts; [`Mounted::ended`] then tells when everything is done.

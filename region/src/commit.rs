@@ -416,6 +416,11 @@ impl Table {
                         matches!(act, Act::Late(change) if change.mode.is_some());
                 }
                 self.in_trouble(error);
+            } else if matches!(act, Act::Late(change) if change.mode.is_some())
+                && error != FsError::NotFound
+            {
+                // A program was told that it has this mode.
+                self.given_up += 1;
             }
             return;
         }

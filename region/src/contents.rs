@@ -202,13 +202,16 @@ impl Table {
         attr.mtime = at(set.mtime, now).unwrap_or(touched);
         attr.ctime = now;
         let is_dir = node.is_dir();
-        let owner = set.uid.is_some() || set.gid.is_some();
+        let attr = node.attr;
+        let owner = (attr.uid, attr.gid) != (before.uid, before.gid);
         node.changed.owner |= owner;
-        if !is_dir {
-            node.changed.mode |= before.mode != node.attr.mode;
+        let mode = attr.mode != before.mode;
+        if let Some(directory) = node.directory_mut() {
+            directory.mode_late |= mode;
+        } else {
+            node.changed.mode |= mode;
             node.changed.times |= set.atime.is_some() || set.mtime.is_some();
         }
-        let attr = node.attr;
         if is_dir {
             self.set_late(ino);
         }

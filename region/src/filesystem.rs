@@ -14,7 +14,7 @@ use wire::{
 use crate::{
     Region, below,
     contents::{self, Either},
-    hidden::{is_free, is_seen},
+    hidden::{self, is_free, is_seen},
     names::{self, Made},
     region::Part,
     table::Need,
@@ -22,10 +22,13 @@ use crate::{
 
 impl FileSystem for Region {
     fn root(&self) -> (DirRef, Attr) {
-        (DirRef::ROOT, self.lock().node(Ino::ROOT).attr)
+        (DirRef::ROOT, self.lock().show_attr(Ino::ROOT))
     }
 
     async fn lookup(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+        if let Some(ino) = hidden::opened(dir, name) {
+            return self.run(|table| table.look_opened(ino)).await;
+        }
         is_seen(dir, name)?;
         self.run(|table| table.lookup(dir, name)).await
     }
@@ -33,7 +36,7 @@ impl FileSystem for Region {
     async fn getattr(&self, _: &Cred, node: &NodeRef) -> Result<Attr> {
         self.run(|table| {
             let ino = table.node_ino(node)?;
-            Ok(table.node(ino).attr)
+            Ok(table.show_attr(ino))
         })
         .await
     }

@@ -39,6 +39,7 @@ mod locks;
 mod machines;
 mod names;
 mod path;
+mod programs;
 mod region;
 mod structural;
 mod table;
@@ -56,5 +57,6 @@ pub use crate::{
         Front, JoinError, Joined, Lead, Machine, Note, NoteError, Secret, Wish, accept, reach,
     },
     path::Path,
+    programs::{Peer, Programs, Tell},
     region::{Calls, Progress, Region, Settings},
 };

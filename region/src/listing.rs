@@ -85,7 +85,7 @@ impl Region {
             Ok(ReaddirPage {
                 entries,
                 end: is_end,
-                attr: table.node(dir.ino).attr,
+                attr: table.show_attr(dir.ino),
                 parent_ino,
                 reach: if is_end { POS_MAX } else { end },
                 layout: None,
@@ -194,13 +194,13 @@ impl Table {
     }
 
     /// An entry of a page, unless it is gone.
-    fn listed(&self, path: &Path, name: &Name, plus: bool) -> Option<ReaddirEntry> {
+    fn listed(&mut self, path: &Path, name: &Name, plus: bool) -> Option<ReaddirEntry> {
         let Name { pos, name, ino, kind } = name.clone();
         let path = path.child(&name);
         let known = self.entries.get(&path).filter(|_| !self.is_new_to(&path));
         let (ino, kind, entry) = match known.map(|entry| entry.slot) {
             Some(Slot::Node(ino)) => {
-                let entry = plus.then(|| self.answer(ino));
+                let entry = plus.then(|| self.show(ino));
                 (ino, Some(self.node(ino).attr.kind), entry)
             }
             Some(Slot::Absent(_)) => return None,

@@ -29,10 +29,17 @@ pub(crate) enum Made {
 }
 
 impl Table {
-    pub(crate) fn lookup(&self, dir: &DirRef, name: &EntryName) -> Result<Entry> {
+    pub(crate) fn lookup(&mut self, dir: &DirRef, name: &EntryName) -> Result<Entry> {
         let path = self.dir_path(dir)?.child(name);
         let ino = self.find(&path)?.ok_or(FsError::NotFound)?;
-        Ok(self.answer(ino))
+        Ok(self.show(ino))
+    }
+
+    /// A file that a program has open beside the mount, whatever its name is.
+    pub(crate) fn look_opened(&mut self, ino: Ino) -> Result<Entry> {
+        let apart = self.nodes.get(&ino).filter(|node| node.apart > 0);
+        apart.ok_or(FsError::NotFound)?;
+        Ok(self.show(ino))
     }
 
     /// Makes a file, directory, symbolic link or special file, unless the name is taken.

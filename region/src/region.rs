@@ -492,7 +492,14 @@ impl Region {
         is_free(dir, name)?;
         let here = New { mode: without_umask(new.mode), ..new };
         let made = self
-            .run(|table| table.make(cred, dir, name, names::body(new.kind, &target), here, open))
+            .run(|table| {
+                let body = names::body(new.kind, &target);
+                let made = table.make(cred, dir, name, body, here, open)?;
+                if let Made::New(entry, _) | Made::There(entry) = &made {
+                    table.show_attr(entry.attr.ino);
+                }
+                Ok(made)
+            })
             .await?;
         match made {
             Made::Below(path, attr) => {

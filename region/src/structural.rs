@@ -139,7 +139,7 @@ impl Region {
         self.still(dir, &path)?;
         self.drain(std::slice::from_ref(&path), false).await?;
         if let Some(ino) = self.find_now(&path).await? {
-            return Ok(Made::There(self.lock().answer(ino)));
+            return Ok(Made::There(self.lock().show(ino)));
         }
         let what = match new.kind {
             FileKind::File => below::New::File(std::sync::Arc::default()),
@@ -171,7 +171,7 @@ impl Region {
         table.settle_made(&path, found, body);
         let ino = table.find_held(&path).ok().flatten().ok_or(FsError::Stale)?;
         let handle = open.then(|| table.add_handle(ino));
-        let entry = table.answer(ino);
+        let entry = table.show(ino);
         drop(table);
         drop(held);
         Ok(Made::New(entry, handle))
@@ -224,7 +224,7 @@ impl Region {
         let attr = Attr { ino, nlink: 0, ..found.attr };
         let mut node = crate::table::Node::loaded(attr, Body::Passed(Some(file)), Path::root());
         node.path = None;
-        node.linkable = linkable;
+        (node.linkable, node.shown) = (linkable, true);
         table.nodes.insert(ino, node);
         let handle = table.add_handle(ino);
         Ok(Unnamed { file: FileRef::unnamed(*dir, ino), attr, handle })
@@ -356,7 +356,7 @@ impl Region {
         node.path.get_or_insert(to);
         node.linkable = false;
         table.answered_below();
-        Ok(table.answer(ino))
+        Ok(table.show(ino))
     }
 
     /// Removes one of several names.

@@ -99,6 +99,14 @@ pub(crate) struct Node {
     pub(crate) linkable: bool,
     /// How many handles are on it.
     pub(crate) opens: u32,
+    /// How many of them programs have beside the mount.
+    pub(crate) apart: u32,
+    /// Whether a mount was told of it: a kernel may have cached it, and changes it alone.
+    pub(crate) shown: bool,
+    /// Whether a mount was told its attributes since they were last changed beside it.
+    pub(crate) attr_shown: bool,
+    /// Whether a program has asked for its attributes beside the mount.
+    pub(crate) is_asked: bool,
     /// Whether it was made here and is not below yet.
     pub(crate) fresh: bool,
     pub(crate) changed: Changed,
@@ -386,6 +394,19 @@ impl Table {
         Answer { attr: node.attr, dir, target, whole: true }
     }
 
+    /// The same for a mount, whose kernel may keep it.
+    pub(crate) fn show(&mut self, ino: Ino) -> Answer {
+        self.show_attr(ino);
+        self.answer(ino)
+    }
+
+    /// Attributes for a mount, whose kernel may keep them.
+    pub(crate) fn show_attr(&mut self, ino: Ino) -> Attr {
+        let node = self.node_mut(ino);
+        (node.shown, node.attr_shown) = (true, true);
+        node.attr
+    }
+
     /// A number for a new node.
     pub(crate) fn number(&mut self) -> Ino {
         self.last_made += 1;
@@ -419,7 +440,9 @@ impl Table {
             known.attr = Attr { ino, ..found.attr };
         } else {
             let attr = Attr { ino, ..found.attr };
-            let node = Node::loaded(attr, body, path.clone());
+            let mut node = Node::loaded(attr, body, path.clone());
+            // A mount may have been told of it before it was forgotten.
+            node.shown = self.node(above).directory().is_some_and(|above| above.forgot);
             self.memory += node.contents_bytes();
             self.nodes.insert(ino, node);
         }
@@ -502,6 +525,10 @@ impl Node {
             path: Some(path),
             linkable: false,
             opens: 0,
+            apart: 0,
+            shown: false,
+            attr_shown: false,
+            is_asked: false,
             fresh: false,
             changed: Changed::default(),
             failed: None,

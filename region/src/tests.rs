@@ -6,7 +6,7 @@ use std::sync::{
     atomic::{AtomicI64, Ordering},
 };
 
-use base::{Clock, Cred, EntryName, FileKind, FsError, HashKey, Time};
+use base::{Clock, Cred, EntryName, FileKind, FsError, HashKey, SetAttr, Time};
 use bytes::Bytes;
 use client::{Error, FileSystem as _, Handle, New as NewFile};
 use futures::executor::block_on;
@@ -387,4 +387,34 @@ fn calls_below_are_few() {
     block_on(region.rmdir(&Cred::ROOT, &above, &name("t"))).unwrap();
     assert_eq!((memory.calls_of("make"), memory.calls_of("rmdir")), (0, 0));
     sync(&region);
+}
+
+#[test]
+fn others_get_more_rights_in_a_directory_late_and_lose_them_at_once() {
+    let (memory, region) = world(Settings::default());
+    let d = mkdir(&region, &DirRef::ROOT, "d");
+    sync(&region);
+    create(&region, &d, "f", "dirty").unwrap();
+    let mode_below = || memory.look(&path("d")).unwrap().unwrap().attr.mode & 0o777;
+    let set = |set: SetAttr| {
+        let node = wire::NodeRef::Dir(d);
+        block_on(region.setattr(&Cred::ROOT, &node, set)).unwrap().mode & 0o777
+    };
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    // What changes nothing waits for nothing.
+    let calls = region.progress().counts.commits;
+    set(SetAttr { uid: Some(0), gid: Some(0), ..mode(0o755) });
+    assert_eq!(set(mode(0o775)), 0o775);
+    assert_eq!((mode_below(), region.progress().dirty), (0o755, 1));
+    assert_eq!(region.progress().counts.commits, calls);
+    sync(&region);
+    assert_eq!(mode_below(), 0o775);
+    create(&region, &d, "g", "dirty").unwrap();
+    assert_eq!(set(mode(0o700)), 0o700);
+    assert_eq!((mode_below(), region.progress().dirty), (0o700, 0));
+    // One that has only its owner's rights wrong is told of.
+    set(mode(0o755));
+    memory.fail_within(path("d"), FsError::NotPermitted);
+    let report = block_on(region.finish(std::time::Duration::ZERO, |_| ())).unwrap();
+    assert_eq!((report.failed.len(), report.late), (0, 1));
 }

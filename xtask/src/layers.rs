@@ -55,6 +55,7 @@ const TABLE: &[Row] = &[
     row(3, "csi", &["base", "wire", "client"]),
     row(3, "bench", &["base", "fuse", "wire", "store", "client"]),
     row(3, "capi", &["base", "wire", "client"]),
+    row(3, "preload", &["base"]),
     row(4, "cli", ROLES),
     row(4, "lab", ROLES),
 ];
@@ -64,8 +65,13 @@ const OUTSIDE: &[&str] = &["xtask"];
 
 /// Crates that the tests of a crate use beyond its row: the examples of `client` run, so they need
 /// a server, and the tests of `mount` run over one; `cli` runs programs in C.
-const TESTS: &[(&str, &str)] =
-    &[("client", "meta"), ("mount", "meta"), ("mount", "store"), ("cli", "capi")];
+const TESTS: &[(&str, &str)] = &[
+    ("client", "meta"),
+    ("mount", "meta"),
+    ("mount", "store"),
+    ("cli", "capi"),
+    ("cli", "preload"),
+];
 
 /// A crate of the workspace and the crates of the workspace that it depends on, tests included.
 struct Crate {

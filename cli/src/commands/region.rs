@@ -5,6 +5,7 @@ mod control;
 mod ending;
 mod exec;
 mod join;
+mod library;
 mod machines;
 mod nodes;
 mod run;

@@ -82,6 +82,7 @@ fn the_package_has_server_client_units_pages_and_completions() {
     let (plain, link) = ("-rw-r--r-- 0/0", "lrwxrwxrwx 0/0");
     for (path, kind) in [
         ("usr/bin/pando", "-rwxr-xr-x 0/0"),
+        ("usr/lib/pando/libpando_region.so", plain),
         ("usr/sbin/mount.fuse.pando -> ../bin/pando", link),
         ("usr/sbin/umount.fuse.pando -> ../bin/pando", link),
         ("usr/lib/systemd/system/pando-server.service", plain),
@@ -97,6 +98,7 @@ fn the_package_has_server_client_units_pages_and_completions() {
         ("usr/share/doc/pando/copyright", plain),
         ("usr/share/doc/pando/changelog.Debian.gz", plain),
         ("usr/share/doc/pando/sbom.cdx.json", plain),
+        ("usr/share/doc/pando/sbom-library.cdx.json", plain),
         ("etc/default/pando", plain),
     ] {
         let there = files.iter().find(|(there, _)| there == path);

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::{Attr, Cred, FileKind};
+use base::{Attr, Cred, FileKind, Ino};
 use bytes::Bytes;
 use client::{FileSystem, Handle, New};
 use fuse::{Errno, Header, NodeId, Notice};
@@ -68,6 +68,21 @@ impl<S: FileSystem> Adapter<S> {
         self.nodes.lock().disbelieved(node);
         let attributes_only = Notice::InvalInode { node, offset: -1, len: 0 };
         if let Err(errno) = self.notifier.send_all(vec![attributes_only]).await {
+            tracing::warn!(%errno, node = node.0, "the kernel keeps attributes that have changed");
+        }
+    }
+
+    /// Names in a directory were changed beside this mount.
+    pub(crate) fn names_changed(&self, dir: Ino) {
+        let node = {
+            let mut nodes = self.nodes.lock();
+            let node = nodes.id(dir);
+            nodes.alters(node);
+            nodes.disbelieved(node);
+            node
+        };
+        let attributes_only = Notice::InvalInode { node, offset: -1, len: 0 };
+        if let Err(errno) = self.notifier.send(&attributes_only) {
             tracing::warn!(%errno, node = node.0, "the kernel keeps attributes that have changed");
         }
     }

@@ -1,6 +1,9 @@
 //! Rights of directories, and extended attributes.
 
-use base::{Attr, FileKind, FsError, SetAttr};
+use base::{
+    Attr, FileKind, FsError, SetAttr,
+    attr::{MODE_ACL, MODE_SETGID, MODE_XATTRS},
+};
 use bytes::Bytes;
 use client::Result;
 use wire::NodeRef;
@@ -12,19 +15,36 @@ use crate::{
     table::{Body, Need},
 };
 
+/// Whether a change of a directory's attributes gives other rights to its owner, takes some from
+/// others, or is for below to understand. Others get more rights late, as they see all changes.
+fn changes_rights(before: &Attr, set: &SetAttr) -> bool {
+    let owner = set.uid.is_some_and(|uid| uid != before.uid)
+        || set.gid.is_some_and(|gid| gid != before.gid);
+    let mode = set.mode.is_some_and(|mode| {
+        let (changed, taken) = (mode ^ before.mode, before.mode & !mode);
+        changed & (MODE_SETGID | 0o700) != 0
+            || taken & 0o077 != 0
+            || before.mode & (MODE_ACL | MODE_XATTRS) != 0
+    });
+    owner || mode
+}
+
 impl Region {
-    /// Changes attributes that below must have at once: mode and owner of a directory, in which
-    /// what is dirty is committed before, as it may not be allowed afterwards; and attributes of
-    /// what has several names. `None`: the table may change them, and commit that later.
+    /// Changes attributes that below must have at once: rights of a directory, in which what is
+    /// dirty is committed before, as it may not be allowed afterwards; and attributes of what has
+    /// several names. `None`: the table may change them, and commit that later.
     pub(crate) async fn set_below(&self, node: &NodeRef, set: &SetAttr) -> Result<Option<Attr>> {
-        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let (ino, path) = self
             .run(|table| {
                 let ino = table.node_ino(node)?;
                 let found = table.node(ino);
                 // A size is for regular files, and these are passed.
                 let late = set.size.is_some()
-                    || if found.is_dir() { !rights } else { found.attr.nlink <= 1 };
+                    || if found.is_dir() {
+                        !changes_rights(&found.attr, set)
+                    } else {
+                        found.attr.nlink <= 1
+                    };
                 let Some(path) = found.path.clone().filter(|_| !late && !found.is_passed()) else {
                     return Ok((ino, None));
                 };

@@ -50,6 +50,7 @@ impl Table {
         for (ino, node) in &self.nodes {
             assert_eq!(node.attr.ino, *ino);
             assert_eq!(node.opens, opens.get(ino).copied().unwrap_or(0), "opens of {ino}");
+            assert!(node.apart <= node.opens, "opens of {ino} beside the mount");
             let named = names.get(ino).copied().unwrap_or(0);
             assert_eq!(node.path.is_some(), named > 0, "whether {ino} has a path");
             assert!(named > 0 || node.opens > 0, "{ino} is nowhere");

@@ -88,8 +88,19 @@ fn standing(mut connection: Connection) -> anyhow::Result<Standing> {
 }
 
 fn shown(standing: &Standing) -> String {
-    let Standing { dir, pid, lead, machines, programs, memory, dirty, refused, trouble, .. } =
-        standing;
+    let Standing {
+        dir,
+        pid,
+        lead,
+        machines,
+        programs,
+        processes,
+        memory,
+        dirty,
+        refused,
+        trouble,
+        ..
+    } = standing;
     let lead = lead.as_ref().map_or_else(String::new, |lead| format!(", kept at {lead}"));
     let machines = if machines.is_empty() {
         String::new()
@@ -98,8 +109,12 @@ fn shown(standing: &Standing) -> String {
     };
     let memory = output::bytes(u64::try_from(*memory).unwrap_or(u64::MAX));
     let trouble = trouble.as_ref().map_or_else(String::new, |why| format!(": {why}; trying again"));
+    let library = match processes {
+        0 => String::new(),
+        some => format!(", processes with the library: {some}"),
+    };
     format!(
-        "{}: process {pid}{lead}, programs entered: {programs}, {memory}\n{machines}  \
+        "{}: process {pid}{lead}, programs entered: {programs}{library}, {memory}\n{machines}  \
          {dirty} paths to commit, {refused} refused{trouble}\n  \
          {} changes: {} committed in {} calls, {} superseded; {} look-ups below\n",
         dir,

@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use region::{Lead, Progress};
+use region::{Lead, Programs, Progress};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -28,6 +28,7 @@ use tokio::{
 
 use super::{
     ending::{self, Ending, Outcome},
+    library::{Library, Preloaded},
     site::{Kept, Site},
 };
 use crate::{mounts, values};
@@ -77,7 +78,7 @@ pub(super) enum Told {
 }
 
 /// Where a region is seen.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entered {
     /// A process that sees it.
     pub(super) pid: u32,
@@ -85,6 +86,8 @@ pub(super) struct Entered {
     pub(super) device: u64,
     /// Whether only those see it who are in its mount namespace.
     pub(super) is_hidden: bool,
+    /// The library that its programs get.
+    pub(super) preloaded: Option<Preloaded>,
 }
 
 /// How far a region is.
@@ -97,6 +100,8 @@ pub(super) struct Standing {
     /// The other machines that use the region, as the one that has it knows them.
     pub(super) machines: Vec<String>,
     pub(super) programs: usize,
+    /// Processes that use the region by the library.
+    pub(super) processes: usize,
     pub(super) memory: usize,
     pub(super) dirty: usize,
     pub(super) refused: usize,
@@ -235,6 +240,13 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
         // The next region on the directory removes what stays, and may have done so.
@@ -258,6 +270,8 @@ struct Shared {
     /// The other machines, if they may join.
     machines: Option<Lead>,
     entered: Entered,
+    /// The programs that have the library.
+    library: Option<Programs>,
     programs: Cell<usize>,
     /// Whether no more programs may enter.
     ends_now: Cell<bool>,
@@ -271,11 +285,17 @@ impl Control {
         socket: Socket,
         site: &Site,
         whose: Whose,
+        library: Option<&Library>,
         on_end: OnEnd,
     ) -> anyhow::Result<(Control, mpsc::Receiver<End>)> {
         let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
         let pid = std::process::id();
-        let entered = Entered { pid, device: site.device, is_hidden: site.is_hidden };
+        let entered = Entered {
+            pid,
+            device: site.device,
+            is_hidden: site.is_hidden,
+            preloaded: library.map(|library| library.preloaded.clone()),
+        };
         let (ends, ended) = mpsc::channel(1);
         let (lead, machines) = match whose {
             Whose::Ours(machines) => (None, machines),
@@ -287,6 +307,7 @@ impl Control {
             lead,
             machines,
             entered,
+            library: library.map(|library| library.programs.clone()),
             programs: Cell::new(0),
             ends_now: Cell::new(false),
             on_end,
@@ -336,7 +357,7 @@ async fn answer(stream: UnixStream, shared: Rc<Shared>) {
         Ok(Asked::Enter) => {
             // First, so that nobody ends the region in between.
             shared.programs.set(shared.programs.get() + 1);
-            to.tell(&Told::Entered(shared.entered)).await;
+            to.tell(&Told::Entered(shared.entered.clone())).await;
             // The next thing to come is the end of the connection.
             drop(from.read(&mut [0]).await);
             shared.programs.set(shared.programs.get() - 1);
@@ -404,6 +425,7 @@ impl Shared {
             lead: self.lead.clone(),
             machines: self.machines.as_ref().map(Lead::machines).unwrap_or_default(),
             programs: self.programs.get(),
+            processes: self.library.as_ref().map_or(0, Programs::processes),
             memory,
             dirty: dirty + late,
             refused: failed,

@@ -16,7 +16,7 @@ use rustix::{io::FdFlags, thread::LinkNameSpaceType};
 
 use super::{
     control::{self, Asked, OTHER_VERSION, Told},
-    site,
+    library, site,
 };
 
 /// Run a program in a region that is there.
@@ -57,6 +57,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rustix::io::fcntl_setfd(&stream, FdFlags::empty())
         .context("cannot keep the region as long as the program runs")?;
     let (name, words) = args.program.split_first().expect("clap asks for one");
-    let error = Command::new(name).args(words).env("PWD", &work_dir).exec();
+    let mut command = Command::new(name);
+    command.args(words).env("PWD", &work_dir);
+    match &entered.preloaded {
+        Some(preloaded) => preloaded.give(&mut command, entered.device),
+        None => library::take_away(&mut command),
+    }
+    let error = command.exec();
     Err(error).with_context(|| format!("cannot run {}", Path::new(name).display()))
 }

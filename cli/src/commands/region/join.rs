@@ -78,7 +78,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         let kept = Kept::Elsewhere(front.clone());
         let mut site = Box::pin(place.mount(front.clone(), kept)).await?;
         let whose = Whose::Of(note.lead.clone());
-        let (control, mut ends) = match Control::listen(socket, &site, whose, OnEnd::Asked) {
+        let (control, mut ends) = match Control::listen(socket, &site, whose, None, OnEnd::Asked) {
             Ok(listening) => listening,
             Err(error) => {
                 site.leave(&mut stop).await;

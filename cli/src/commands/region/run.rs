@@ -14,6 +14,7 @@ use tokio::task::LocalSet;
 use super::{
     control::{Control, OnEnd, Whose},
     ending::{self, EndingArgs, ReportArgs},
+    library::{self, Preloaded},
     nodes::NodesArgs,
     site::{Begun, SiteArgs},
 };
@@ -57,10 +58,13 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let runtime = connect::runtime()?;
     LocalSet::new().block_on(&runtime, async {
         let mut stop = Stop::listen()?.hangup_too()?;
-        let Begun { region, mut site, machines, lock: _lock } = Box::pin(taken.start()).await?;
+        let begun = Box::pin(taken.start()).await?;
+        let Begun { region, mut site, machines, library, lock: _lock } = begun;
         let lead = machines.as_ref().map(|machines| machines.lead.clone());
-        let listening = socket
-            .map(|socket| Control::listen(socket, &site, Whose::Ours(lead), OnEnd::WithItsProgram));
+        let listening = socket.map(|socket| {
+            let whose = Whose::Ours(lead);
+            Control::listen(socket, &site, whose, library.as_ref(), OnEnd::WithItsProgram)
+        });
         let control = listening.transpose().unwrap_or_else(|error| {
             let error = format!("{error:#}");
             tracing::warn!(error, "other commands cannot reach the region");
@@ -68,7 +72,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         });
         let (started, joined) = nodes.start(&site.dir, &mut stop).await;
         let ran = match joined {
-            Ok(()) => program(&args.program, work_dir.as_deref(), &mut stop).await,
+            Ok(()) => {
+                let given = library.as_ref().map(|library| (&library.preloaded, site.device));
+                program(&args.program, work_dir.as_deref(), given, &mut stop).await
+            }
             Err(error) => Err(error),
         };
         if let Some(machines) = &machines {
@@ -87,10 +94,12 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
         site.leave(&mut stop).await;
         if let Some(machines) = &machines {
-            // Changes of theirs from now on would not be committed.
             machines.lead.ends(true);
-            region.close();
         }
+        // Changes of other machines, and of programs beside the mount, would not be committed from
+        // now on.
+        region.close();
+        drop(library);
         let bar = ending::bar();
         let told = |progress: &_| bar.set_message(ending::message(progress));
         let outcome = Box::pin(ending::end(&region, &ending, &mut stop, told)).await;
@@ -113,6 +122,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
 async fn program(
     words: &[OsString],
     work_dir: Option<&Path>,
+    library: Option<(&Preloaded, u64)>,
     stop: &mut Stop,
 ) -> anyhow::Result<ExitStatus> {
     let (name, args) = words.split_first().expect("clap asks for one");
@@ -122,6 +132,10 @@ async fn program(
         // The same path, which may lead into the region by now.
         command.current_dir(work_dir);
         command.env("PWD", work_dir);
+    }
+    match library {
+        Some((preloaded, device)) => preloaded.give(&mut command, device),
+        None => library::take_away(&mut command),
     }
     let name = name.clone();
     let shown = || format!("cannot run {}", Path::new(&name).display());

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use client::{FileSystem, SystemClock};
-use mount::{Ended, Error, Options, Unmount};
+use mount::{Beside, Ended, Error, Options, Unmount};
 use region::{Calls, Front, Progress, Region, Settings};
 use rustix::{
     fs::FlockOperation,
@@ -21,6 +21,7 @@ use rustix::{
 
 use super::{
     control::Socket,
+    library::{self, Library, Prepared, Wanted},
     machines::{self, Listen, Machines},
 };
 use crate::{mounting, mounts, signals::Stop, system::SystemRandom};
@@ -55,6 +56,10 @@ pub(super) struct SiteArgs {
     /// With a host of 0.0.0.0 they are told this machine's name; with port 0, a free one.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
+    /// Have programs that are linked dynamically reach small files beside the mount, by a library
+    /// that is loaded into them.
+    #[arg(long, value_name = "WHETHER", value_enum, default_value_t = Wanted::Auto)]
+    library: Wanted,
 }
 
 /// A directory that is a region on this machine.
@@ -153,13 +158,15 @@ impl SiteArgs {
             self.listen.as_deref().map(|listen| Listen::bind(listen, &lock)).transpose()?;
         let seen = if listen.is_some() { Seen::Elsewhere } else { Seen::Here };
         let place = self.place.take(dir, seen)?;
+        let beside = place.socket.as_ref().map(Socket::path);
+        let library = library::prepare(self.library, &place.dir, beside)?;
         let settings = Settings {
             inline_max: self.inline_max,
             memory_max: usize::try_from(self.memory).unwrap_or(usize::MAX),
             dirty_max: self.dirty_max.max(1),
             ..Settings::default()
         };
-        Ok(Taken { place, below, lock, settings, listen })
+        Ok(Taken { place, below, lock, settings, listen, library })
     }
 }
 
@@ -180,6 +187,7 @@ pub(super) struct Taken {
     lock: File,
     settings: Settings,
     listen: Option<Listen>,
+    library: Option<Prepared>,
 }
 
 /// A region of this process.
@@ -188,6 +196,8 @@ pub(super) struct Begun {
     pub(super) site: Site,
     /// The other machines, if they may join.
     pub(super) machines: Option<Machines>,
+    /// The library that programs get.
+    pub(super) library: Option<Library>,
     /// By this nobody else begins a region on the directory.
     pub(super) lock: File,
 }
@@ -198,6 +208,8 @@ pub(super) struct Site {
     pub(super) kept: Kept,
     /// The end of the mount.
     pub(super) ended: Pin<Box<dyn Future<Output = Result<Ended, Error>>>>,
+    /// By this the mount hears of what was changed beside it.
+    pub(super) beside: Beside,
     /// Number of the mount as a device, by which programs know that they are in the region.
     pub(super) device: u64,
     /// Whether only those see it who are in its mount namespace.
@@ -242,7 +254,7 @@ impl Kept {
 impl Taken {
     /// Begins the region. Must be called within a `LocalSet`.
     pub(super) async fn start(self) -> anyhow::Result<Begun> {
-        let Taken { place, below, lock, settings, listen } = self;
+        let Taken { place, below, lock, settings, listen, library } = self;
         let random = SystemRandom::default();
         let key = base::HashKey::new(base::Random::next(&random), base::Random::next(&random));
         let clock = Arc::new(SystemClock);
@@ -252,15 +264,18 @@ impl Taken {
             tokio::spawn(region.clone().work());
         }
         let site = Box::pin(place.mount(region.clone(), Kept::Here(region.clone()))).await?;
-        let machines = listen.map(|listen| listen.begin(&region)).transpose();
-        let machines = match machines {
-            Ok(machines) => machines,
+        let others = || {
+            let machines = listen.map(|listen| listen.begin(&region)).transpose()?;
+            let begin = |library: Prepared| library.begin(&region, site.beside.clone());
+            Ok((machines, library.map(begin).transpose()?))
+        };
+        match others() {
+            Ok((machines, library)) => Ok(Begun { region, site, machines, library, lock }),
             Err(error) => {
                 drop(mount::unmount(&site.dir, Unmount::Lazy).await);
-                return Err(error);
+                Err(error)
             }
-        };
-        Ok(Begun { region, site, machines, lock })
+        }
     }
 }
 
@@ -273,6 +288,7 @@ impl Place {
         let Place { dir, is_hidden, options, .. } = self;
         let turns = mounting::turns(&options);
         let mounted = Box::pin(mount::run(fs, &dir, &options, &turns)).await?;
+        let beside = mounted.beside();
         let ended = Box::pin(mounted.ended());
         // This thread serves the mount.
         let path = dir.clone();
@@ -285,7 +301,7 @@ impl Place {
                 return Err(error).with_context(|| format!("cannot use {}", dir.display()));
             }
         };
-        Ok(Site { dir, kept, ended, device, is_hidden })
+        Ok(Site { dir, kept, ended, beside, device, is_hidden })
     }
 }
 

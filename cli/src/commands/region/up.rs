@@ -65,9 +65,10 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
     LocalSet::new().block_on(&runtime, async {
         let mut stop = Stop::listen()?.hangup_too()?;
         let begun = Box::pin(taken.start()).await?;
-        let Begun { region, mut site, machines, lock } = begun;
+        let Begun { region, mut site, machines, library, lock } = begun;
         let whose = Whose::Ours(machines.as_ref().map(|machines| machines.lead.clone()));
-        let (control, mut ends) = match Control::listen(socket, &site, whose, OnEnd::Asked) {
+        let listening = Control::listen(socket, &site, whose, library.as_ref(), OnEnd::Asked);
+        let (control, mut ends) = match listening {
             Ok(listening) => listening,
             Err(error) => {
                 site.leave(&mut stop).await;
@@ -112,11 +113,10 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
                 }
             }
         };
-        if machines.is_some() {
-            // For machines that have not left: what would be answered from now on would not be
-            // committed.
-            region.close();
-        }
+        // For machines that have not left, and programs beside the mount: what would be answered from
+        // now on would not be committed.
+        region.close();
+        drop(library);
         // Another wish that the region ends is answered: it does.
         ends.close();
         while let Ok(mut other) = ends.try_recv() {

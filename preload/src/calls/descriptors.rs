@@ -1,0 +1,390 @@
+//! Calls on descriptors that are the kernel's to answer: a virtual one is swapped before.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{off_t, size_t, ssize_t};
+
+use crate::{calls::open::LARGE, channel, files, next::calls, place::returned, raw, site, swap};
+
+/// Shares an extent between files: linux/fs.h.
+const FICLONE: usize = 0x4004_9409;
+/// The same, of a part.
+const FICLONERANGE: usize = 0x4020_940d;
+
+/// The program is about to have another file under this number.
+fn replace(fd: c_int) {
+    if let Some(file) = files::get(fd) {
+        files::take(file);
+        return;
+    }
+    if let Ok(number) = u32::try_from(fd)
+        && site::is_on()
+        && channel::is_ours(fd)
+        && site::enter()
+    {
+        channel::give(number, number);
+    }
+}
+
+/// fcntl(2); `None`: the kernel's to answer.
+fn fcntl_here(fd: c_int, command: c_int) -> Option<c_int> {
+    let file = files::get(fd)?;
+    match command {
+        libc::F_GETFL => return Some(file.flags() | LARGE),
+        // The number's own descriptor has these.
+        libc::F_GETFD | libc::F_SETFD => {}
+        _ => swap::one(fd),
+    }
+    None
+}
+
+calls! { next:
+    fn dup(fd: c_int) -> c_int {
+        swap::one(fd);
+        next(fd)
+    }
+
+    fn dup2(from: c_int, to: c_int) -> c_int {
+        swap::one(from);
+        if from != to {
+            replace(to);
+        }
+        next(from, to)
+    }
+
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        swap::one(from);
+        if from != to {
+            replace(to);
+        }
+        next(from, to, flags)
+    }
+
+    fn fcntl(fd: c_int, command: c_int, value: *mut c_void) -> c_int {
+        fcntl_here(fd, command).unwrap_or_else(|| next(fd, command, value))
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, value: *mut c_void) -> c_int {
+        fcntl_here(fd, command).unwrap_or_else(|| next(fd, command, value))
+    }
+
+    fn ioctl(fd: c_int, request: usize, value: *mut c_void) -> c_int {
+        if files::get(fd).is_some() {
+            match request {
+                // Programs ask every file whether it is a terminal, or can share extents.
+                0x5401 | 0x5413 => return returned(Err(libc::ENOTTY)),
+                FICLONE | FICLONERANGE => return returned(Err(libc::EOPNOTSUPP)),
+                _ => swap::one(fd),
+            }
+        }
+        if request == FICLONE
+            && let Ok(from) = c_int::try_from(value.addr())
+        {
+            swap::one(from);
+        }
+        next(fd, request, value)
+    }
+
+    fn isatty(fd: c_int) -> c_int {
+        if files::get(fd).is_some() {
+            raw::set_errno(libc::ENOTTY);
+            return 0;
+        }
+        next(fd)
+    }
+
+    fn flock(fd: c_int, operation: c_int) -> c_int {
+        swap::one(fd);
+        next(fd, operation)
+    }
+
+    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
+        swap::one(fd);
+        next(fd, command, len)
+    }
+
+    fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {
+        swap::one(fd);
+        next(fd, command, len)
+    }
+
+    fn mmap(
+        at: *mut c_void,
+        len: size_t,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        from: off_t,
+    ) -> *mut c_void {
+        swap::one(fd);
+        next(at, len, protection, flags, fd, from)
+    }
+
+    fn mmap64(
+        at: *mut c_void,
+        len: size_t,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        from: off_t,
+    ) -> *mut c_void {
+        swap::one(fd);
+        next(at, len, protection, flags, fd, from)
+    }
+
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+        // The C library's streams call the kernel by themselves.
+        swap::one(fd);
+        next(fd, mode)
+    }
+
+    fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t {
+        swap::one(to);
+        swap::one(from);
+        next(to, from, at, len)
+    }
+
+    fn sendfile64(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t {
+        swap::one(to);
+        swap::one(from);
+        next(to, from, at, len)
+    }
+
+    fn copy_file_range(
+        from: c_int,
+        from_at: *mut off_t,
+        to: c_int,
+        to_at: *mut off_t,
+        len: size_t,
+        flags: c_uint,
+    ) -> ssize_t {
+        if files::get(from).is_some() || files::get(to).is_some() {
+            // As between two file systems: the program reads and writes, which is faster here.
+            return returned(Err(libc::EXDEV));
+        }
+        next(from, from_at, to, to_at, len, flags)
+    }
+
+    fn splice(
+        from: c_int,
+        from_at: *mut off_t,
+        to: c_int,
+        to_at: *mut off_t,
+        len: size_t,
+        flags: c_uint,
+    ) -> ssize_t {
+        swap::one(from);
+        swap::one(to);
+        next(from, from_at, to, to_at, len, flags)
+    }
+
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count)
+    }
+
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at)
+    }
+
+    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at)
+    }
+
+    fn preadv2(
+        fd: c_int,
+        parts: *const libc::iovec,
+        count: c_int,
+        at: off_t,
+        flags: c_int,
+    ) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at, flags)
+    }
+
+    fn preadv64v2(
+        fd: c_int,
+        parts: *const libc::iovec,
+        count: c_int,
+        at: off_t,
+        flags: c_int,
+    ) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at, flags)
+    }
+
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at)
+    }
+
+    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at)
+    }
+
+    fn pwritev2(
+        fd: c_int,
+        parts: *const libc::iovec,
+        count: c_int,
+        at: off_t,
+        flags: c_int,
+    ) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at, flags)
+    }
+
+    fn pwritev64v2(
+        fd: c_int,
+        parts: *const libc::iovec,
+        count: c_int,
+        at: off_t,
+        flags: c_int,
+    ) -> ssize_t {
+        swap::one(fd);
+        next(fd, parts, count, at, flags)
+    }
+
+    fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
+        if files::get(fd).is_some() { 0 } else { next(fd, at, len, advice) }
+    }
+
+    fn posix_fadvise64(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
+        if files::get(fd).is_some() { 0 } else { next(fd, at, len, advice) }
+    }
+
+    fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, at, len)
+    }
+
+    fn fallocate(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
+        swap::one(fd);
+        next(fd, mode, at, len)
+    }
+
+    fn fallocate64(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
+        swap::one(fd);
+        next(fd, mode, at, len)
+    }
+
+    fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int {
+        swap::one(fd);
+        next(fd, at, len)
+    }
+
+    fn posix_fallocate64(fd: c_int, at: off_t, len: off_t) -> c_int {
+        swap::one(fd);
+        next(fd, at, len)
+    }
+
+    fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int {
+        swap::one(fd);
+        next(fd, at, len, flags)
+    }
+
+    fn syncfs(fd: c_int) -> c_int {
+        swap::one(fd);
+        next(fd)
+    }
+
+    fn fstatfs(fd: c_int, to: *mut libc::statfs) -> c_int {
+        swap::one(fd);
+        next(fd, to)
+    }
+
+    fn fstatfs64(fd: c_int, to: *mut libc::statfs64) -> c_int {
+        swap::one(fd);
+        next(fd, to)
+    }
+
+    fn fstatvfs(fd: c_int, to: *mut libc::statvfs) -> c_int {
+        swap::one(fd);
+        next(fd, to)
+    }
+
+    fn fstatvfs64(fd: c_int, to: *mut libc::statvfs64) -> c_int {
+        swap::one(fd);
+        next(fd, to)
+    }
+
+    fn fpathconf(fd: c_int, name: c_int) -> libc::c_long {
+        swap::one(fd);
+        next(fd, name)
+    }
+
+    fn fgetxattr(fd: c_int, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, name, to, len)
+    }
+
+    fn fsetxattr(
+        fd: c_int,
+        name: *const c_char,
+        value: *const c_void,
+        len: size_t,
+        flags: c_int,
+    ) -> c_int {
+        swap::one(fd);
+        next(fd, name, value, len, flags)
+    }
+
+    fn flistxattr(fd: c_int, to: *mut c_char, len: size_t) -> ssize_t {
+        swap::one(fd);
+        next(fd, to, len)
+    }
+
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+        swap::one(fd);
+        next(fd, name)
+    }
+
+    fn linkat(
+        from_dir: c_int,
+        from: *const c_char,
+        to_dir: c_int,
+        to: *const c_char,
+        flags: c_int,
+    ) -> c_int {
+        if flags & libc::AT_EMPTY_PATH != 0 {
+            swap::one(from_dir);
+        } else if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+            // The path may be one of /proc/self/fd.
+            swap::all();
+        }
+        next(from_dir, from, to_dir, to, flags)
+    }
+
+    fn poll(asked: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+        unsafe { polled(asked, count) };
+        next(asked, count, timeout)
+    }
+
+    fn ppoll(
+        asked: *mut libc::pollfd,
+        count: libc::nfds_t,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t,
+    ) -> c_int {
+        unsafe { polled(asked, count) };
+        next(asked, count, timeout, mask)
+    }
+
+    fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
+        swap::one(fd);
+        next(epoll, operation, fd, event)
+    }
+}
+
+/// Swaps what is polled.
+unsafe fn polled(asked: *const libc::pollfd, count: libc::nfds_t) {
+    if files::are_none() {
+        return;
+    }
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the program has given so many.
+        swap::one(unsafe { (*asked.add(index)).fd });
+    }
+}

@@ -1,0 +1,129 @@
+//! Calls after which the kernel may decide otherwise than for the region's user: this library rests
+//! from then on.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::{gid_t, uid_t};
+
+use crate::{next::calls, site, swap};
+
+/// The kernel gets to know all descriptors, and all calls.
+fn rest() {
+    if site::is_on() && site::enter() {
+        swap::all();
+        site::rest();
+    }
+}
+
+calls! { next:
+    fn setuid(uid: uid_t) -> c_int {
+        rest();
+        next(uid)
+    }
+
+    fn setgid(gid: gid_t) -> c_int {
+        rest();
+        next(gid)
+    }
+
+    fn seteuid(uid: uid_t) -> c_int {
+        rest();
+        next(uid)
+    }
+
+    fn setegid(gid: gid_t) -> c_int {
+        rest();
+        next(gid)
+    }
+
+    fn setreuid(uid: uid_t, counts: uid_t) -> c_int {
+        rest();
+        next(uid, counts)
+    }
+
+    fn setregid(gid: gid_t, counts: gid_t) -> c_int {
+        rest();
+        next(gid, counts)
+    }
+
+    fn setresuid(uid: uid_t, counts: uid_t, saved: uid_t) -> c_int {
+        rest();
+        next(uid, counts, saved)
+    }
+
+    fn setresgid(gid: gid_t, counts: gid_t, saved: gid_t) -> c_int {
+        rest();
+        next(gid, counts, saved)
+    }
+
+    fn setfsuid(uid: uid_t) -> c_int {
+        rest();
+        next(uid)
+    }
+
+    fn setfsgid(gid: gid_t) -> c_int {
+        rest();
+        next(gid)
+    }
+
+    fn capset(header: *mut c_void, data: *const c_void) -> c_int {
+        rest();
+        next(header, data)
+    }
+
+    fn chroot(path: *const c_char) -> c_int {
+        rest();
+        next(path)
+    }
+
+    fn unshare(flags: c_int) -> c_int {
+        rest();
+        next(flags)
+    }
+
+    fn setns(fd: c_int, kind: c_int) -> c_int {
+        rest();
+        next(fd, kind)
+    }
+
+    fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int {
+        limited(resource);
+        next(resource, limit)
+    }
+
+    fn setrlimit64(resource: c_int, limit: *const libc::rlimit64) -> c_int {
+        limited(resource);
+        next(resource, limit)
+    }
+
+    fn prlimit(
+        pid: libc::pid_t,
+        resource: c_int,
+        limit: *const libc::rlimit,
+        before: *mut libc::rlimit,
+    ) -> c_int {
+        if !limit.is_null() {
+            limited(resource);
+        }
+        next(pid, resource, limit, before)
+    }
+
+    fn prlimit64(
+        pid: libc::pid_t,
+        resource: c_int,
+        limit: *const libc::rlimit64,
+        before: *mut libc::rlimit64,
+    ) -> c_int {
+        if !limit.is_null() {
+            limited(resource);
+        }
+        next(pid, resource, limit, before)
+    }
+}
+
+/// Files may be bounded in size from now on, which the kernel sees to.
+fn limited(resource: c_int) {
+    if resource == libc::RLIMIT_FSIZE as c_int {
+        rest();
+    }
+}

@@ -1,0 +1,190 @@
+//! The region that this process is in, and whether this library may work in it.
+//!
+//! `PANDO_REGION` has it: the number of its mount as a device, the socket, and the directory. The
+//! library rests in processes for which the kernel would decide otherwise than for the region's user:
+//! with another user, without root's capabilities, or where the directory leads elsewhere.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{CStr, c_char, c_int},
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+use crate::{channel, files, raw};
+
+/// The variable that says where the region is.
+const VARIABLE: &[u8] = b"PANDO_REGION=";
+/// Bytes of a path with its NUL.
+const PATH_BYTES: usize = 4096;
+/// What root must be able to do to be above permissions: CAP_CHOWN, CAP_DAC_OVERRIDE,
+/// CAP_DAC_READ_SEARCH, CAP_FOWNER and CAP_FSETID.
+const OF_ROOT: u32 = 0b1_1111;
+
+struct Site {
+    dir: [u8; PATH_BYTES],
+    dir_len: usize,
+    socket: libc::sockaddr_un,
+    device: u64,
+}
+
+struct Place(UnsafeCell<Site>);
+
+// SAFETY: written before the library is on, and read after.
+unsafe impl Sync for Place {}
+
+static SITE: Place = Place(UnsafeCell::new(Site {
+    dir: [0; PATH_BYTES],
+    dir_len: 0,
+    socket: libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] },
+    device: 0,
+}));
+
+/// Whether this process uses the region by the library.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// The process that this state is of.
+static PROCESS: AtomicUsize = AtomicUsize::new(0);
+/// A word that is 0 in a child that has this state as a copy.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+/// A number by which the region knows this process.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+static UMASK: AtomicU32 = AtomicU32::new(0o022);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+
+extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    if find(environment).is_some() {
+        IS_ON.store(true, Ordering::Release);
+    }
+}
+
+/// Finds the region, if this process may use it by the library.
+fn find(environment: *const *const c_char) -> Option<()> {
+    let value = variable(environment)?;
+    let mut parts = value.splitn(3, |byte| *byte == b':');
+    let device = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+    let (socket, dir) = (parts.next()?, parts.next()?);
+    // SAFETY: no other thread runs yet that knows of it.
+    let site = unsafe { &mut *SITE.0.get() };
+    if dir.len() >= PATH_BYTES || socket.len() >= site.socket.sun_path.len() || dir.len() < 2 {
+        return None;
+    }
+    site.dir[..dir.len()].copy_from_slice(dir);
+    (site.dir_len, site.device) = (dir.len(), device);
+    site.socket.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, byte) in site.socket.sun_path.iter_mut().zip(socket) {
+        *to = *byte as c_char;
+    }
+    let [user, counts, group, group_counts] = raw::users();
+    let is_plain = user == counts && group == group_counts;
+    let is_whole = user != 0 || raw::capabilities() & OF_ROOT == OF_ROOT;
+    if !is_plain || !is_whole || !raw::files_may_grow() {
+        return None;
+    }
+    let (found, _) = raw::identity(libc::AT_FDCWD, &site.dir[..=dir.len()])?;
+    if found != device {
+        return None;
+    }
+    let word = raw::page_wiped_on_fork()?.cast::<AtomicU32>();
+    WORD.store(word, Ordering::Relaxed);
+    let mask = raw::umask(0o077);
+    raw::umask(mask);
+    UMASK.store(mask, Ordering::Relaxed);
+    NUMBER.store(random(), Ordering::Relaxed);
+    is_mine();
+    Some(())
+}
+
+/// The bytes that the kernel gives each program, by which two programs of one process differ.
+fn random() -> u64 {
+    // SAFETY: the call has no conditions.
+    let at = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 8];
+    // SAFETY: the kernel has put 16 bytes there.
+    if at.is_null() { 0 } else { u64::from_le_bytes(unsafe { *at }) }
+}
+
+fn variable(environment: *const *const c_char) -> Option<&'static [u8]> {
+    let mut at = environment;
+    loop {
+        // SAFETY: the environment ends with a null, which is met before its end is passed.
+        let line = unsafe { *at };
+        if line.is_null() {
+            return None;
+        }
+        // SAFETY: each line ends with a NUL.
+        let line = unsafe { CStr::from_ptr(line) }.to_bytes();
+        if let Some(value) = line.strip_prefix(VARIABLE) {
+            return Some(value);
+        }
+        // SAFETY: this was not the end.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// The state is this process's.
+fn is_mine() {
+    PROCESS.store(raw::getpid(), Ordering::Relaxed);
+    // SAFETY: set before the library is on, to a page that stays.
+    unsafe { &*WORD.load(Ordering::Relaxed) }.store(1, Ordering::Release);
+}
+
+/// Whether the library is on at all.
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Acquire)
+}
+
+/// Whether this process may use the state: in a child of vfork it is the parent's.
+pub(crate) fn enter() -> bool {
+    if !is_on() {
+        return false;
+    }
+    // SAFETY: set before the library is on, to a page that stays.
+    let word = unsafe { &*WORD.load(Ordering::Relaxed) };
+    if word.load(Ordering::Acquire) == 0 {
+        // A child, in which one thread runs: this one.
+        channel::forget();
+        files::forget();
+        is_mine();
+        return true;
+    }
+    PROCESS.load(Ordering::Relaxed) == raw::getpid()
+}
+
+/// Has the library rest from now on.
+pub(crate) fn rest() {
+    IS_ON.store(false, Ordering::Release);
+}
+
+/// The region's directory.
+pub(crate) fn dir() -> &'static [u8] {
+    // SAFETY: written before the library was on.
+    let site = unsafe { &*SITE.0.get() };
+    &site.dir[..site.dir_len]
+}
+
+/// Number of the mount, as a device.
+pub(crate) fn device() -> u64 {
+    // SAFETY: written before the library was on.
+    unsafe { &*SITE.0.get() }.device
+}
+
+/// The address of the region's process.
+pub(crate) fn socket() -> &'static libc::sockaddr_un {
+    // SAFETY: written before the library was on.
+    &unsafe { &*SITE.0.get() }.socket
+}
+
+/// A number by which the region knows this process.
+pub(crate) fn number() -> u64 {
+    NUMBER.load(Ordering::Relaxed)
+}
+
+/// The permission bits that new files do not get.
+pub(crate) fn umask() -> u32 {
+    UMASK.load(Ordering::Relaxed)
+}
+
+pub(crate) fn set_umask(mask: u32) {
+    UMASK.store(mask & 0o777, Ordering::Relaxed);
+}
