@@ -198,7 +198,7 @@ codec! {
 const SECTOR_BYTES: u64 = 512;
 
 impl Attr {
-    /// What is stored, in blocks of 512 bytes as `stat` shows them. Contents that rest in the entry
+    /// The space that is taken, in blocks of 512 bytes as `stat` shows them. Contents that rest in the entry
     /// count too: programs that copy files take one without blocks for a hole from end to end.
     #[must_use]
     pub fn blocks(&self) -> u64 {

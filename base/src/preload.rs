@@ -21,6 +21,9 @@ pub const ANSWER_BYTES: usize = 120;
 /// Most bytes that follow a header.
 pub const BODY_MAX: usize = 64 << 10;
 
+/// Bytes of a region's token, which are hexadecimal digits: whoever has it is one of its programs.
+pub const TOKEN_BYTES: usize = 32;
+
 /// The [`Answer::status`] of an operation that is to be done through the mount.
 pub const ASK_MOUNT: i32 = -1;
 
@@ -28,7 +31,8 @@ pub const ASK_MOUNT: i32 = -1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// The first one of a connection: [`VERSION`] as offset, and a number of the process as `at`.
+    /// The first one of a connection: [`VERSION`] as offset, a number of the process as `at`, and
+    /// the region's [`TOKEN_BYTES`] as body.
     Hello = 1,
     /// Opens, and perhaps makes, the file at a path.
     Open = 2,
@@ -54,10 +58,12 @@ pub enum Kind {
     Set = 12,
     /// Waits until a handle's contents and name are stable.
     Sync = 13,
+    /// From now on the kernel is to see all changes, as somebody watches.
+    Watch = 14,
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 14] = [
         Kind::Hello,
         Kind::Open,
         Kind::Close,
@@ -71,6 +77,7 @@ impl Kind {
         Kind::Readlink,
         Kind::Set,
         Kind::Sync,
+        Kind::Watch,
     ];
 }
 
@@ -257,7 +264,7 @@ impl Stat {
         }
     };
 
-    /// These attributes as they are shown.
+    /// Attributes as they are shown.
     #[must_use]
     pub fn of(attr: &Attr) -> Stat {
         Stat {
@@ -353,16 +360,16 @@ impl In<'_> {
     }
 }
 
-/// The prefix of the names by which the library opens files of a region that it knows by number:
-/// hidden ones, in the region's directory.
+/// The prefix of the names by which the library has the kernel open files that it knows by number:
+/// hidden ones, in the region's directory. The token, `-` and the number follow.
 pub const OPEN_PREFIX: &[u8] = b".pando-region-open-";
 
-/// The number in a hidden name, if it is one.
+/// The token and the number in a hidden name, if it is one.
 #[must_use]
-pub fn opened_number(name: &[u8]) -> Option<Ino> {
-    let digits = name.strip_prefix(OPEN_PREFIX)?;
-    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    Some(Ino(number))
+pub fn opened_number(name: &[u8]) -> Option<(&[u8], Ino)> {
+    let (token, digits) = name.strip_prefix(OPEN_PREFIX)?.split_at_checked(TOKEN_BYTES)?;
+    let number = std::str::from_utf8(digits.strip_prefix(b"-")?).ok()?.parse().ok()?;
+    Some((token, Ino(number)))
 }
 
 #[cfg(test)]
@@ -418,10 +425,10 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_name_has_a_number() {
-        assert_eq!(opened_number(b".pando-region-open-77"), Some(Ino(77)));
-        for name in [&b".pando-region-open-"[..], b".pando-region-open-x", b".pando-region", b"77"]
-        {
+    fn a_hidden_name_has_a_token_and_a_number() {
+        let name = b".pando-region-open-0123456789abcdef0123456789abcdef-77";
+        assert_eq!(opened_number(name), Some((&name[19..51], Ino(77))));
+        for name in [&name[..52], &name[..50], b".pando-region-open-77", b".pando-region", b"77"] {
             assert_eq!(opened_number(name), None, "{}", name.escape_ascii());
         }
     }

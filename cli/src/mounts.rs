@@ -102,6 +102,16 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { path, device, user: user.unwrap_or(0), source: from })
 }
 
+/// Whether anything is mounted within a directory, by the kernel's table.
+pub(crate) fn are_within(table: &[u8], dir: &[u8]) -> bool {
+    let path = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(unescape);
+    let is_within = |path: PathBuf| {
+        let rest = path.as_os_str().as_bytes().strip_prefix(dir);
+        rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+    };
+    table.split(|byte| *byte == b'\n').filter_map(path).any(is_within)
+}
+
 /// Undoes the octal escapes of the kernel.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
@@ -347,5 +357,15 @@ mod tests {
     #[test]
     fn the_kernels_escapes_are_undone() {
         assert_eq!(unescape(b"/a\\040\\134b\\"), PathBuf::from("/a \\b\\"));
+    }
+
+    #[test]
+    fn what_is_mounted_in_a_directory_is_told_from_what_is_beside_it() {
+        let table =
+            b"22 1 0:21 / /a\\040b rw - fuse.pando x rw\n23 22 0:22 / /a\\040b/c rw - tmpfs x rw\n";
+        for (dir, is_within) in [("/a b", true), ("/a b/c", false), ("/a", false), ("/a b/", false)]
+        {
+            assert_eq!(are_within(table, dir.as_bytes()), is_within, "{dir}");
+        }
     }
 }

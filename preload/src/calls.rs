@@ -9,3 +9,5 @@ mod names;
 mod open;
 mod rest;
 mod stat;
+
+pub(crate) use self::rest::rest;

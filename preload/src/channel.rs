@@ -21,6 +21,8 @@ const CLOSES: usize = 16;
 const FROM_TOP: u64 = 64;
 /// Programs that raise their limit do not find ours in the middle.
 const TOP: u64 = 1024;
+/// How often a thread looks for a connection that is free.
+const TURNS_MAX: usize = 100_000;
 /// Most buffers of a body.
 pub(crate) const PARTS_MAX: usize = 16;
 
@@ -40,9 +42,14 @@ static CLOSED: [AtomicU64; CLOSES] = [const { AtomicU64::new(0) }; CLOSES];
 /// The descriptor of which virtual ones are copies; -1: there is none yet.
 static BASE: AtomicI32 = AtomicI32::new(-1);
 
-/// The region has gone, or refuses this process.
+/// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lost;
+pub(crate) enum Lost {
+    /// The region has gone, or refuses this process.
+    Gone,
+    /// A buffer of the program's cannot be used (EFAULT).
+    Fault,
+}
 
 /// A connection that is this thread's.
 struct Taken(&'static Connection);
@@ -53,16 +60,22 @@ impl Drop for Taken {
     }
 }
 
-fn take() -> Taken {
-    loop {
-        for connection in &CONNECTED {
-            if !connection.is_taken.load(Ordering::Relaxed)
-                && !connection.is_taken.swap(true, Ordering::Acquire)
-            {
-                return Taken(connection);
-            }
+/// Takes a connection that is free. Where jumps out of signal handlers have left none, there is none.
+fn take() -> Option<Taken> {
+    for _ in 0..TURNS_MAX {
+        if let Some(taken) = CONNECTED.iter().find_map(Connection::take) {
+            return Some(taken);
         }
         raw::sched_yield();
+    }
+    None
+}
+
+impl Connection {
+    fn take(&'static self) -> Option<Taken> {
+        let is_free =
+            !self.is_taken.load(Ordering::Relaxed) && !self.is_taken.swap(true, Ordering::Acquire);
+        is_free.then(|| Taken(self))
     }
 }
 
@@ -74,14 +87,14 @@ pub(crate) fn part(bytes: &[u8]) -> iovec {
 /// Sends an ask whose body is these buffers, and waits for its answer; the body of that is put into
 /// `to`, and the number of its bytes is told.
 pub(crate) fn ask(ask: &Ask, body: &[iovec], to: &mut [u8]) -> Result<(Answer, usize), Lost> {
-    let taken = take();
+    let taken = take().ok_or(Lost::Gone)?;
     let mut fd = taken.0.fd.load(Ordering::Relaxed);
     if fd == -1 {
         fd = connect()?;
         taken.0.fd.store(fd, Ordering::Relaxed);
     }
     let exchanged = exchange(fd, ask, body, to);
-    if exchanged.is_err() {
+    if exchanged == Err(Lost::Gone) {
         taken.0.fd.store(-1, Ordering::Relaxed);
         raw::close(fd);
     }
@@ -111,7 +124,7 @@ pub(crate) fn close_later(handle: u64) {
 }
 
 fn connect() -> Result<c_int, Lost> {
-    let fd = raw::socket().map_err(|_| Lost)?;
+    let fd = raw::socket().map_err(|_| Lost::Gone)?;
     let connected = loop {
         match raw::connect(fd, site::socket()) {
             Err(libc::EINTR) => {}
@@ -121,12 +134,12 @@ fn connect() -> Result<c_int, Lost> {
     let mut hello = Ask::new(Kind::Hello);
     (hello.at, hello.offset) = (site::number(), VERSION);
     let answer = match connected {
-        Ok(_) => exchange_only(fd, &hello, &[], &[], &mut []),
-        Err(_) => Err(Lost),
+        Ok(_) => exchange_only(fd, &hello, &[], &[part(site::token())], &mut []),
+        Err(_) => Err(Lost::Gone),
     };
     let high = match answer {
         Ok((Answer { status: 0, .. }, _)) => high(fd),
-        Ok(_) | Err(Lost) => Err(Lost),
+        Ok(_) | Err(_) => Err(Lost::Gone),
     };
     raw::close(fd);
     high
@@ -135,24 +148,35 @@ fn connect() -> Result<c_int, Lost> {
 /// A copy of a descriptor with a high number.
 fn high(fd: c_int) -> Result<c_int, Lost> {
     let least = raw::descriptors_max().min(TOP).saturating_sub(FROM_TOP);
-    raw::fcntl(fd, libc::F_DUPFD_CLOEXEC, usize::try_from(least).unwrap_or(0)).map_err(|_| Lost)
+    raw::fcntl(fd, libc::F_DUPFD_CLOEXEC, usize::try_from(least).unwrap_or(0))
+        .map_err(|_| Lost::Gone)
 }
 
 fn exchange(fd: c_int, ask: &Ask, body: &[iovec], to: &mut [u8]) -> Result<(Answer, usize), Lost> {
     let mut closes = [0; CLOSES * ASK_BYTES];
-    let mut used = 0;
+    let mut handles = [0; CLOSES];
+    let mut count = 0;
     for closed in &CLOSED {
         if closed.load(Ordering::Relaxed) != 0 {
             let handle = closed.swap(0, Ordering::Relaxed);
             if handle != 0 {
                 let mut close = Ask::new(Kind::Close);
                 close.at = handle;
-                closes[used..used + ASK_BYTES].copy_from_slice(&close.header(0));
-                used += ASK_BYTES;
+                let at = count * ASK_BYTES;
+                closes[at..at + ASK_BYTES].copy_from_slice(&close.header(0));
+                handles[count] = handle;
+                count += 1;
             }
         }
     }
-    exchange_only(fd, ask, &closes[..used], body, to)
+    let exchanged = exchange_only(fd, ask, &closes[..count * ASK_BYTES], body, to);
+    if exchanged == Err(Lost::Fault) && !body.is_empty() {
+        // The program's buffer was looked at before anything was sent.
+        for handle in &handles[..count] {
+            close_later(*handle);
+        }
+    }
+    exchanged
 }
 
 fn exchange_only(
@@ -168,38 +192,69 @@ fn exchange_only(
     (parts[0], parts[1]) = (part(before), part(&header));
     parts[2..2 + body.len()].copy_from_slice(body);
     all(&mut parts[..2 + body.len()], |parts| raw::send(fd, parts))?;
+    receive(fd, to)
+}
+
+/// Receives an answer.
+fn receive(fd: c_int, to: &mut [u8]) -> Result<(Answer, usize), Lost> {
     let mut header = [0; ANSWER_BYTES];
     let mut got = 0;
-    // Most answers come at once, and whole.
+    // Most answers come at once, and whole. A body that cannot be put where it is to go must not keep
+    // its header.
+    let mut together = to.len();
     while got < ANSWER_BYTES {
-        let here =
-            iovec { iov_base: header[got..].as_mut_ptr().cast(), iov_len: ANSWER_BYTES - got };
-        let mut parts = [here, iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }];
-        got += some(|| raw::receive(fd, &mut parts))?;
+        let rest = &mut header[got..];
+        let here = iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let mut parts = [here, iovec { iov_base: to.as_mut_ptr().cast(), iov_len: together }];
+        match some(|| raw::receive(fd, &mut parts)) {
+            Ok(moved) => got += moved,
+            Err(Lost::Fault) if together > 0 => together = 0,
+            Err(lost) => return Err(lost),
+        }
     }
     let first = [header[0], header[1], header[2], header[3]];
-    let total = message_bytes(first, ANSWER_BYTES).ok_or(Lost)?;
+    let total = message_bytes(first, ANSWER_BYTES).ok_or(Lost::Gone)?;
     let len = total - ANSWER_BYTES;
     let here = got - ANSWER_BYTES;
     if len > to.len() || here > len {
-        return Err(Lost);
+        return Err(Lost::Gone);
     }
-    if here < len {
-        let rest = &mut to[here..len];
-        let mut parts = [iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() }];
-        all(&mut parts, |parts| raw::receive(fd, parts))?;
+    let mut rest = len - here;
+    while rest > 0 {
+        let left = &mut to[len - rest..len];
+        let mut parts = [iovec { iov_base: left.as_mut_ptr().cast(), iov_len: left.len() }];
+        match some(|| raw::receive(fd, &mut parts)) {
+            Ok(got) => rest -= got,
+            Err(Lost::Gone) => return Err(Lost::Gone),
+            Err(Lost::Fault) => {
+                skip(fd, rest)?;
+                return Err(Lost::Fault);
+            }
+        }
     }
     Ok((Answer::parse(&header), len))
+}
+
+/// Receives bytes that nobody can be given.
+fn skip(fd: c_int, mut rest: usize) -> Result<(), Lost> {
+    let mut bytes = [0; 512];
+    while rest > 0 {
+        let len = rest.min(bytes.len());
+        let mut parts = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len }];
+        rest -= some(|| raw::receive(fd, &mut parts))?;
+    }
+    Ok(())
 }
 
 /// Moves some bytes, and at least one.
 fn some(mut move_some: impl FnMut() -> raw::Result<usize>) -> Result<usize, Lost> {
     loop {
         match move_some() {
-            Ok(0) => return Err(Lost),
+            Ok(0) => return Err(Lost::Gone),
             Ok(moved) => return Ok(moved),
             Err(libc::EINTR) => {}
-            Err(_) => return Err(Lost),
+            Err(libc::EFAULT) => return Err(Lost::Fault),
+            Err(_) => return Err(Lost::Gone),
         }
     }
 }
@@ -209,13 +264,17 @@ fn all(
     mut parts: &mut [iovec],
     move_some: impl Fn(&mut [iovec]) -> raw::Result<usize>,
 ) -> Result<(), Lost> {
+    let mut is_begun = false;
     loop {
         let done = parts.iter().take_while(|part| part.iov_len == 0).count();
         parts = &mut parts[done..];
         if parts.is_empty() {
             return Ok(());
         }
-        let mut moved = some(|| move_some(parts))?;
+        // After half a message there can be no other one.
+        let mut moved =
+            some(|| move_some(parts)).map_err(|lost| if is_begun { Lost::Gone } else { lost })?;
+        is_begun = true;
         for part in &mut *parts {
             let here = moved.min(part.iov_len);
             // SAFETY: within the buffer, or at its end.
@@ -236,7 +295,7 @@ pub(crate) fn placeholder(is_inherited: bool) -> raw::Result<c_int> {
         let opened = raw::open(path, libc::O_PATH | libc::O_CLOEXEC)?;
         let moved = high(opened);
         raw::close(opened);
-        base = moved.map_err(|Lost| libc::EMFILE)?;
+        base = moved.map_err(|_| libc::EMFILE)?;
         if let Err(there) = BASE.compare_exchange(-1, base, Ordering::Relaxed, Ordering::Relaxed) {
             raw::close(base);
             base = there;
@@ -253,25 +312,41 @@ pub(crate) fn is_ours(fd: c_int) -> bool {
             || CONNECTED.iter().any(|connection| connection.fd.load(Ordering::Relaxed) == fd))
 }
 
-/// The program is about to use numbers of this range for something else.
+/// Whether numbers of this range are of connections, and none outside can be had.
+pub(crate) fn are_in(first: u32, last: u32) -> bool {
+    let is_in = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
+    CONNECTED.iter().any(|connection| is_in(connection.fd.load(Ordering::Relaxed)))
+}
+
+/// The program is about to use numbers of this range for something else: connections go on under
+/// other numbers, if there are.
 pub(crate) fn give(first: u32, last: u32) {
     let is_in = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
     for connection in &CONNECTED {
-        let fd = connection.fd.load(Ordering::Relaxed);
-        if is_in(fd)
-            && let Ok(copy) = high(fd)
-        {
-            // A session ends with its last connection: this one goes on under another number.
-            if is_in(copy) {
-                raw::close(copy);
-                connection.fd.store(-1, Ordering::Relaxed);
-            } else {
-                connection.fd.store(copy, Ordering::Relaxed);
-            }
+        if !is_in(connection.fd.load(Ordering::Relaxed)) {
+            continue;
         }
+        // A thread that waits for its answer has a moment for that.
+        let taken = (0..TURNS_MAX / 100).find_map(|_| {
+            let taken = connection.take();
+            if taken.is_none() {
+                raw::sched_yield();
+            }
+            taken
+        });
+        let fd = connection.fd.load(Ordering::Relaxed);
+        if fd != -1 {
+            let copy = high(fd).ok().filter(|copy| {
+                !is_in(*copy) || {
+                    raw::close(*copy);
+                    false
+                }
+            });
+            connection.fd.store(copy.unwrap_or(-1), Ordering::Relaxed);
+        }
+        drop(taken);
     }
-    let base = BASE.load(Ordering::Relaxed);
-    if is_in(base) {
+    if is_in(BASE.load(Ordering::Relaxed)) {
         BASE.store(-1, Ordering::Relaxed);
     }
 }

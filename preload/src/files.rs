@@ -14,6 +14,10 @@ use crate::{channel, raw, site};
 /// Descriptors from this number on are the mount's.
 const FILES: usize = 4096;
 
+/// Flags of open(2) that a descriptor keeps.
+pub(crate) const KEPT: c_int =
+    libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+
 const NONE: u32 = 0;
 const VIRTUAL: u32 = 1;
 
@@ -22,11 +26,11 @@ pub(crate) struct File {
     state: AtomicU32,
     handle: AtomicU64,
     ino: AtomicU64,
-    /// Flags of open(2): the access mode, O_APPEND and O_NONBLOCK.
+    /// Flags of open(2), as far as they are [`KEPT`].
     flags: AtomicI32,
     position: AtomicU64,
-    /// The thread that moves the position; 0: none.
-    mover: AtomicUsize,
+    /// The thread that uses it; 0: none.
+    user: AtomicUsize,
 }
 
 static TABLE: [File; FILES] = [const {
@@ -36,16 +40,25 @@ static TABLE: [File; FILES] = [const {
         ino: AtomicU64::new(0),
         flags: AtomicI32::new(0),
         position: AtomicU64::new(0),
-        mover: AtomicUsize::new(0),
+        user: AtomicUsize::new(0),
     }
 }; FILES];
 
 /// How many virtual descriptors there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The file of a descriptor, if it is virtual.
-pub(crate) fn get(fd: c_int) -> Option<&'static File> {
-    if COUNT.load(Ordering::Acquire) == 0 {
+/// The file of a descriptor, if it is virtual, held.
+pub(crate) fn get(fd: c_int) -> Option<Held<'static>> {
+    slot(fd)?.hold()
+}
+
+/// Whether a descriptor is virtual.
+pub(crate) fn is_virtual(fd: c_int) -> bool {
+    slot(fd).is_some()
+}
+
+fn slot(fd: c_int) -> Option<&'static File> {
+    if are_none() {
         return None;
     }
     let file = TABLE.get(usize::try_from(fd).ok()?)?;
@@ -61,8 +74,8 @@ pub(crate) fn are_none() -> bool {
 
 /// The numbers of all virtual descriptors.
 pub(crate) fn all() -> impl Iterator<Item = c_int> {
-    let last = if COUNT.load(Ordering::Acquire) == 0 { 0 } else { FILES };
-    (3..last).filter_map(|fd| c_int::try_from(fd).ok()).filter(|fd| get(*fd).is_some())
+    let last = if are_none() { 0 } else { FILES };
+    (3..last).filter_map(|fd| c_int::try_from(fd).ok()).filter(|fd| is_virtual(*fd))
 }
 
 /// Makes a number virtual. `false`: such a number cannot be.
@@ -72,24 +85,20 @@ pub(crate) fn put(fd: c_int, handle: u64, ino: u64, flags: c_int) -> bool {
     let Some(file) = TABLE.get(index).filter(|_| fd > 2) else { return false };
     file.handle.store(handle, Ordering::Relaxed);
     file.ino.store(ino, Ordering::Relaxed);
-    let kept = libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK;
-    file.flags.store(flags & kept, Ordering::Relaxed);
+    file.flags.store(flags & KEPT, Ordering::Relaxed);
     file.position.store(0, Ordering::Relaxed);
-    file.mover.store(0, Ordering::Relaxed);
     if file.state.swap(VIRTUAL, Ordering::Release) == NONE {
         COUNT.fetch_add(1, Ordering::Release);
     }
     true
 }
 
-/// A number is virtual no more. `false`: it was not.
-pub(crate) fn take(file: &File) -> bool {
-    let was = file.state.swap(NONE, Ordering::AcqRel) == VIRTUAL;
-    if was {
+/// A number is virtual no more, and its handle is closed.
+pub(crate) fn take(held: &Held<'_>) {
+    if held.file.state.swap(NONE, Ordering::AcqRel) == VIRTUAL {
         COUNT.fetch_sub(1, Ordering::Release);
-        channel::close_later(file.handle());
+        channel::close_later(held.handle());
     }
-    was
 }
 
 /// Forgets the files of the process of which this one is a copy.
@@ -98,28 +107,63 @@ pub(crate) fn forget() {
         if file.state.load(Ordering::Relaxed) != NONE {
             file.state.store(NONE, Ordering::Relaxed);
         }
+        if file.user.load(Ordering::Relaxed) != 0 {
+            file.user.store(0, Ordering::Relaxed);
+        }
     }
     COUNT.store(0, Ordering::Relaxed);
 }
 
-/// A file whose position no other thread moves now.
-pub(crate) struct Moving<'a> {
+/// A virtual descriptor that no other thread uses, swaps or closes now.
+pub(crate) struct Held<'a> {
     file: &'a File,
-    /// Whether this is a signal handler in the thread that does so already.
+    /// Whether this is a signal handler in the thread that has it already.
     is_within: bool,
 }
 
 impl File {
+    /// Waits until no other thread uses it. `None`: it is virtual no more by then.
+    fn hold(&self) -> Option<Held<'_>> {
+        let me = raw::thread();
+        let is_within = loop {
+            let free = self.user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+            match free {
+                Ok(_) => break false,
+                Err(user) if user == me => break true,
+                Err(_) => raw::sched_yield(),
+            }
+        };
+        let held = Held { file: self, is_within };
+        (self.state.load(Ordering::Acquire) == VIRTUAL).then_some(held)
+    }
+}
+
+/// A position that was moved for an operation.
+pub(crate) struct Moved {
+    pub(crate) from: u64,
+    to: u64,
+}
+
+impl Moved {
+    /// The operation has ended there. Where a signal handler has moved the position, it is right.
+    pub(crate) fn to(&self, file: &Held<'_>, end: u64) {
+        if file.position() == self.to {
+            file.set(end);
+        }
+    }
+}
+
+impl Held<'_> {
     pub(crate) fn handle(&self) -> u64 {
-        self.handle.load(Ordering::Relaxed)
+        self.file.handle.load(Ordering::Relaxed)
     }
 
     pub(crate) fn ino(&self) -> u64 {
-        self.ino.load(Ordering::Relaxed)
+        self.file.ino.load(Ordering::Relaxed)
     }
 
     pub(crate) fn flags(&self) -> c_int {
-        self.flags.load(Ordering::Relaxed)
+        self.file.flags.load(Ordering::Relaxed)
     }
 
     pub(crate) fn reads(&self) -> bool {
@@ -134,23 +178,17 @@ impl File {
         self.flags() & libc::O_APPEND != 0
     }
 
-    /// Waits until no other thread moves the position.
-    pub(crate) fn hold(&self) -> Moving<'_> {
-        let me = raw::thread();
-        loop {
-            let free = self.mover.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
-            match free {
-                Ok(_) => return Moving { file: self, is_within: false },
-                Err(mover) if mover == me => return Moving { file: self, is_within: true },
-                Err(_) => raw::sched_yield(),
-            }
-        }
-    }
-}
-
-impl Moving<'_> {
     pub(crate) fn position(&self) -> u64 {
         self.file.position.load(Ordering::Relaxed)
+    }
+
+    /// Moves the position by so many bytes for an operation that is about to begin, so that a signal
+    /// handler in its middle goes on behind it.
+    pub(crate) fn move_by(&self, len: usize) -> Moved {
+        let from = self.position();
+        let to = from.saturating_add(len as u64);
+        self.set(to);
+        Moved { from, to }
     }
 
     pub(crate) fn set(&self, position: u64) {
@@ -158,10 +196,10 @@ impl Moving<'_> {
     }
 }
 
-impl Drop for Moving<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
         if !self.is_within {
-            self.file.mover.store(0, Ordering::Release);
+            self.file.user.store(0, Ordering::Release);
         }
     }
 }

@@ -14,7 +14,7 @@ use libc::iovec;
 
 use crate::{
     channel::{self, part},
-    raw, site,
+    raw, site, swap,
 };
 
 /// Bytes of a path that the region is asked about.
@@ -42,7 +42,14 @@ pub(crate) unsafe fn place<'a>(dirfd: c_int, path: *const c_char) -> Option<Plac
     // SAFETY: as of this function.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let (at, path) = if path.first() == Some(&b'/') {
-        let rest = path.strip_prefix(site::dir())?.strip_prefix(b"/")?;
+        let Some(rest) = path.strip_prefix(site::dir()).and_then(|rest| rest.strip_prefix(b"/"))
+        else {
+            if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") {
+                // Descriptors have names there.
+                swap::all();
+            }
+            return None;
+        };
         (Ino::ROOT.0, rest)
     } else {
         let (device, ino) = raw::identity(dirfd, &[0])?;
@@ -51,6 +58,20 @@ pub(crate) unsafe fn place<'a>(dirfd: c_int, path: *const c_char) -> Option<Plac
     let is_plain = !path.is_empty() && path.len() <= PATH_BYTES_MAX && !path.ends_with(b"/");
     let goes_up = || path.split(|byte| *byte == b'/').any(|name| name == b"..");
     (is_plain && !goes_up() && site::enter()).then_some(Place { at, path })
+}
+
+/// Whether a path is of the region, or of its directory.
+///
+/// # Safety
+///
+/// As of [`place`].
+pub(crate) unsafe fn is_in(dirfd: c_int, path: *const c_char) -> bool {
+    if !site::is_on() || path.is_null() {
+        return false;
+    }
+    // SAFETY: as of this function.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes_with_nul();
+    raw::identity(dirfd, path).is_some_and(|(device, _)| device == site::device()) && site::enter()
 }
 
 impl Place<'_> {
@@ -73,21 +94,22 @@ impl Place<'_> {
 pub(crate) fn ask_file(handle: u64, mut ask: Ask, body: &[iovec], to: &mut [u8]) -> Option<Done> {
     ask.at = handle;
     match channel::ask(&ask, body, to) {
-        // What is open has gone with its region.
-        Err(channel::Lost) => Some(Err(libc::EIO)),
+        // Open files have gone with their region.
+        Err(channel::Lost::Gone) => Some(Err(libc::EIO)),
         answered => done(answered),
     }
 }
 
 fn done(answered: Result<(Answer, usize), channel::Lost>) -> Option<Done> {
     match answered {
-        Ok((Answer { status: ASK_MOUNT, .. }, _)) | Err(channel::Lost) => None,
+        Ok((Answer { status: ASK_MOUNT, .. }, _)) | Err(channel::Lost::Gone) => None,
+        Err(channel::Lost::Fault) => Some(Err(libc::EFAULT)),
         Ok((answer @ Answer { status: 0, .. }, len)) => Some(Ok((answer, len))),
         Ok((Answer { status, .. }, _)) => Some(Err(status)),
     }
 }
 
-/// What a function of C returns: a number, or -1 with errno.
+/// The result of a function of C: a number, or -1 with errno.
 pub(crate) fn returned<T: From<i8>>(done: Result<T, i32>) -> T {
     done.unwrap_or_else(|errno| {
         raw::set_errno(errno);

@@ -1,8 +1,9 @@
 //! The region that this process is in, and whether this library may work in it.
 //!
-//! `PANDO_REGION` has it: the number of its mount as a device, the socket, and the directory. The
-//! library rests in processes for which the kernel would decide otherwise than for the region's user:
-//! with another user, without root's capabilities, or where the directory leads elsewhere.
+//! `PANDO_REGION` has it: the number of its mount as a device, those of its namespaces of mounts and
+//! users, its token, its socket, and its directory. The library rests in processes for which the
+//! kernel would decide otherwise than for the region's user: with another user, without root's
+//! capabilities, in other namespaces, or where the directory leads elsewhere.
 
 use std::{
     cell::UnsafeCell,
@@ -10,13 +11,15 @@ use std::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
+use base::{Ino, preload::TOKEN_BYTES};
+
 use crate::{channel, files, raw};
 
 /// The variable that says where the region is.
 const VARIABLE: &[u8] = b"PANDO_REGION=";
 /// Bytes of a path with its NUL.
 const PATH_BYTES: usize = 4096;
-/// What root must be able to do to be above permissions: CAP_CHOWN, CAP_DAC_OVERRIDE,
+/// Root must be able to do this to be above permissions: CAP_CHOWN, CAP_DAC_OVERRIDE,
 /// CAP_DAC_READ_SEARCH, CAP_FOWNER and CAP_FSETID.
 const OF_ROOT: u32 = 0b1_1111;
 
@@ -25,6 +28,7 @@ struct Site {
     dir_len: usize,
     socket: libc::sockaddr_un,
     device: u64,
+    token: [u8; TOKEN_BYTES],
 }
 
 struct Place(UnsafeCell<Site>);
@@ -37,7 +41,13 @@ static SITE: Place = Place(UnsafeCell::new(Site {
     dir_len: 0,
     socket: libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] },
     device: 0,
+    token: [0; TOKEN_BYTES],
 }));
+
+/// Values of the word by which a process knows that the state is its own.
+const WIPED: u32 = 0;
+const MINE: u32 = 1;
+const TAKEN_OVER: u32 = 2;
 
 /// Whether this process uses the region by the library.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -62,17 +72,19 @@ extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *cons
 /// Finds the region, if this process may use it by the library.
 fn find(environment: *const *const c_char) -> Option<()> {
     let value = variable(environment)?;
-    let mut parts = value.splitn(3, |byte| *byte == b':');
-    let device = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
-    let (socket, dir) = (parts.next()?, parts.next()?);
+    let mut parts = value.splitn(6, |byte| *byte == b':');
+    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let (device, mounts, users) = (number()?, number()?, number()?);
+    let (token, socket, dir) = (parts.next()?, parts.next()?, parts.next()?);
     // SAFETY: no other thread runs yet that knows of it.
     let site = unsafe { &mut *SITE.0.get() };
     if dir.len() >= PATH_BYTES || socket.len() >= site.socket.sun_path.len() || dir.len() < 2 {
         return None;
     }
+    site.token = *token.first_chunk().filter(|_| token.len() == TOKEN_BYTES)?;
     site.dir[..dir.len()].copy_from_slice(dir);
     (site.dir_len, site.device) = (dir.len(), device);
-    site.socket.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    site.socket.sun_family = u16::try_from(libc::AF_UNIX).ok()?;
     for (to, byte) in site.socket.sun_path.iter_mut().zip(socket) {
         *to = *byte as c_char;
     }
@@ -82,8 +94,11 @@ fn find(environment: *const *const c_char) -> Option<()> {
     if !is_plain || !is_whole || !raw::files_may_grow() {
         return None;
     }
-    let (found, _) = raw::identity(libc::AT_FDCWD, &site.dir[..=dir.len()])?;
-    if found != device {
+    let namespace = |path: &[u8]| Some(raw::identity(libc::AT_FDCWD, path)?.1);
+    let is_same = namespace(b"/proc/self/ns/mnt\0")? == mounts
+        && namespace(b"/proc/self/ns/user\0")? == users
+        && raw::identity(libc::AT_FDCWD, &site.dir[..=dir.len()])? == (device, Ino::ROOT.0);
+    if !is_same {
         return None;
     }
     let word = raw::page_wiped_on_fork()?.cast::<AtomicU32>();
@@ -126,7 +141,7 @@ fn variable(environment: *const *const c_char) -> Option<&'static [u8]> {
 fn is_mine() {
     PROCESS.store(raw::getpid(), Ordering::Relaxed);
     // SAFETY: set before the library is on, to a page that stays.
-    unsafe { &*WORD.load(Ordering::Relaxed) }.store(1, Ordering::Release);
+    unsafe { &*WORD.load(Ordering::Relaxed) }.store(MINE, Ordering::Release);
 }
 
 /// Whether the library is on at all.
@@ -141,14 +156,18 @@ pub(crate) fn enter() -> bool {
     }
     // SAFETY: set before the library is on, to a page that stays.
     let word = unsafe { &*WORD.load(Ordering::Relaxed) };
-    if word.load(Ordering::Acquire) == 0 {
-        // A child, in which one thread runs: this one.
+    if word.load(Ordering::Acquire) == WIPED {
+        // A child. Its other threads, if it has some by now, use the mount meanwhile.
+        let first = word.compare_exchange(WIPED, TAKEN_OVER, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err() {
+            return false;
+        }
         channel::forget();
         files::forget();
         is_mine();
         return true;
     }
-    PROCESS.load(Ordering::Relaxed) == raw::getpid()
+    word.load(Ordering::Acquire) == MINE && PROCESS.load(Ordering::Relaxed) == raw::getpid()
 }
 
 /// Has the library rest from now on.
@@ -167,6 +186,12 @@ pub(crate) fn dir() -> &'static [u8] {
 pub(crate) fn device() -> u64 {
     // SAFETY: written before the library was on.
     unsafe { &*SITE.0.get() }.device
+}
+
+/// By this the region knows its programs.
+pub(crate) fn token() -> &'static [u8] {
+    // SAFETY: written before the library was on.
+    &unsafe { &*SITE.0.get() }.token
 }
 
 /// The address of the region's process.

@@ -4,15 +4,23 @@ use std::ffi::c_int;
 
 use base::preload::OPEN_PREFIX;
 
-use crate::{files, raw, site};
+use crate::{
+    files::{self, Held},
+    raw, site,
+};
 
 /// Has the kernel know a descriptor, if it is virtual. Where that fails it stays what it is, and the
 /// call that needs it fails.
 pub(crate) fn one(fd: c_int) {
-    let Some(file) = files::get(fd) else { return };
-    let moving = file.hold();
+    if let Some(file) = files::get(fd) {
+        held(fd, &file);
+    }
+}
+
+/// The same of a descriptor that is held.
+pub(crate) fn held(fd: c_int, file: &Held<'_>) {
     let Ok(real) = open_hidden(file.ino(), file.flags()) else { return };
-    raw::lseek(real, moving.position());
+    raw::lseek(real, file.position());
     let is_closed_on_exec =
         raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC != 0);
     let flags = if is_closed_on_exec { libc::O_CLOEXEC } else { 0 };
@@ -25,10 +33,9 @@ pub(crate) fn one(fd: c_int) {
 
 /// Opens a file by its number, through the mount.
 pub(crate) fn open_hidden(ino: u64, flags: c_int) -> raw::Result<c_int> {
-    let mut path = [0; 4096 + 64];
+    let mut path = [0; 4096 + 96];
     let path = hidden(&mut path, ino).ok_or(libc::ENAMETOOLONG)?;
-    let kept = libc::O_ACCMODE | libc::O_APPEND | libc::O_NONBLOCK;
-    raw::open(path, flags & kept | libc::O_CLOEXEC)
+    raw::open(path, flags & files::KEPT | libc::O_CLOEXEC)
 }
 
 /// Has the kernel know all descriptors.
@@ -52,7 +59,7 @@ fn hidden(to: &mut [u8], ino: u64) -> Option<&[u8]> {
         }
     }
     let mut len = 0;
-    for part in [site::dir(), b"/", OPEN_PREFIX, &digits[first..], &[0]] {
+    for part in [site::dir(), b"/", OPEN_PREFIX, site::token(), b"-", &digits[first..], &[0]] {
         to.get_mut(len..len + part.len())?.copy_from_slice(part);
         len += part.len();
     }

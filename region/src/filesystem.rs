@@ -26,7 +26,7 @@ impl FileSystem for Region {
     }
 
     async fn lookup(&self, _: &Cred, dir: &DirRef, name: &EntryName) -> Result<Entry> {
-        if let Some(ino) = hidden::opened(dir, name) {
+        if let Some(ino) = hidden::opened(self.0.token.get().map(String::as_bytes), dir, name) {
             return self.run(|table| table.look_opened(ino)).await;
         }
         is_seen(dir, name)?;

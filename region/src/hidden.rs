@@ -1,19 +1,24 @@
 //! The names in a region's directory that its programs do not see: that of the note by which other
 //! machines find its lead, and those by which the preloaded library opens files by number.
 
-use base::{EntryName, FsError, Ino, preload::opened_number};
+use base::{
+    EntryName, FsError, Ino,
+    preload::{OPEN_PREFIX, opened_number},
+};
 use wire::DirRef;
 
 /// Name of the note in a region's directory.
 pub(crate) const NOTE: &[u8] = b".pando-region";
 
 fn is_hidden(dir: &DirRef, name: &EntryName) -> bool {
-    dir.ino == Ino::ROOT && (name.as_bytes() == NOTE || opened_number(name.as_bytes()).is_some())
+    let name = name.as_bytes();
+    dir.ino == Ino::ROOT && (name == NOTE || name.starts_with(OPEN_PREFIX))
 }
 
-/// The number of an open file that this name stands for, which the library gives to the kernel.
-pub(crate) fn opened(dir: &DirRef, name: &EntryName) -> Option<Ino> {
-    opened_number(name.as_bytes()).filter(|_| dir.ino == Ino::ROOT)
+/// The number of an open file that this name stands for, for whoever has the token.
+pub(crate) fn opened(token: Option<&[u8]>, dir: &DirRef, name: &EntryName) -> Option<Ino> {
+    let (told, ino) = opened_number(name.as_bytes()).filter(|_| dir.ino == Ino::ROOT)?;
+    (Some(told) == token).then_some(ino)
 }
 
 /// Checks that programs see what has this name, if something has.

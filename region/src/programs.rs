@@ -20,11 +20,14 @@ mod session;
 mod tests;
 mod walk;
 
-use std::sync::{Arc, Weak};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
 use base::{
     HashMap, Ino,
-    preload::{ASK_BYTES, ASK_MOUNT, Answer, Ask, Kind, VERSION, message_bytes},
+    preload::{ASK_BYTES, ASK_MOUNT, Answer, Ask, Kind, TOKEN_BYTES, VERSION, message_bytes},
 };
 use bytes::{Buf as _, BytesMut};
 use parking_lot::Mutex;
@@ -44,9 +47,9 @@ pub type Tell = Arc<dyn Fn(Ino) + Send + Sync>;
 pub struct Peer {
     /// The process.
     pub pid: u32,
-    /// Its user.
+    /// The user.
     pub uid: u32,
-    /// Its group.
+    /// The group.
     pub gid: u32,
 }
 
@@ -60,14 +63,26 @@ struct Shared {
     /// The processes, by their number and one that they have chosen: a process may have several
     /// connections.
     sessions: Mutex<HashMap<(u32, u64), Weak<Session>>>,
+    /// Whether the mount alone shows what is there: something is mounted in the region.
+    is_covered: AtomicBool,
+    /// Whether the kernel is to see all changes, as somebody watches.
+    is_watched: AtomicBool,
 }
 
 impl Programs {
     /// The programs of a region that is in this process. `tell` has the kernel drop the attributes
-    /// of a directory, and is called on the thread that serves programs.
+    /// of a directory, and is called on the thread that serves programs. Whoever has the `token` is
+    /// one of them.
+    ///
+    /// # Panics
+    /// If the token is none, or the region has programs already.
     #[must_use]
-    pub fn new(region: Region, tell: Tell) -> Programs {
-        Programs(Arc::new(Shared { region, tell, sessions: Mutex::default() }))
+    pub fn new(region: Region, token: String, tell: Tell) -> Programs {
+        assert_eq!(token.len(), TOKEN_BYTES, "a token");
+        region.0.token.set(token).expect("a region has its programs once");
+        let (is_covered, is_watched) = <(AtomicBool, AtomicBool)>::default();
+        let sessions = Mutex::default();
+        Programs(Arc::new(Shared { region, tell, sessions, is_covered, is_watched }))
     }
 
     /// How many processes use the library at this moment.
@@ -97,11 +112,18 @@ impl Programs {
                 let Some(ask) = buffer.first_chunk().and_then(Ask::parse) else { return };
                 let body = &buffer[ASK_BYTES..total];
                 match (&session, ask.kind) {
-                    (None, Kind::Hello) if ask.offset == VERSION => {
+                    (None, Kind::Hello) if ask.offset == VERSION && self.is_token(body) => {
                         session = Some(self.session(peer, ask.at));
                         out.extend_from_slice(&Answer::default().header(0));
                     }
                     (None, _) | (Some(_), Kind::Hello) => return,
+                    (Some(_), Kind::Watch) => {
+                        self.0.is_watched.store(true, Ordering::Relaxed);
+                        out.extend_from_slice(&Answer::default().header(0));
+                    }
+                    (Some(_), kind) if self.is_for_mount(kind) => {
+                        out.extend_from_slice(&MOUNT.header(0));
+                    }
                     (Some(session), _) => session.run(&ask, body, &mut out).await,
                 }
                 buffer.advance(total);
@@ -118,6 +140,30 @@ impl Programs {
                 Ok(0) | Err(_) => return,
             }
         }
+    }
+
+    /// Has programs use the mount alone from now on, or the messages again: what they see by these
+    /// would not be what the mount shows.
+    pub fn use_mount(&self, alone: bool) {
+        self.0.is_covered.store(alone, Ordering::Relaxed);
+    }
+
+    /// Whether an operation is the mount's, whatever it is about.
+    fn is_for_mount(&self, kind: Kind) -> bool {
+        let is_covered = self.0.is_covered.load(Ordering::Relaxed);
+        let is_watched = self.0.is_watched.load(Ordering::Relaxed);
+        match kind {
+            Kind::Hello | Kind::Close | Kind::Read | Kind::Sync | Kind::Watch => false,
+            Kind::Write => is_watched,
+            Kind::Stat | Kind::Access | Kind::Readlink => is_covered,
+            Kind::Open | Kind::Mkdir | Kind::Unlink | Kind::Symlink | Kind::Set => {
+                is_covered || is_watched
+            }
+        }
+    }
+
+    fn is_token(&self, body: &[u8]) -> bool {
+        self.0.region.0.token.get().is_some_and(|token| token.as_bytes() == body)
     }
 
     /// The session of a process, which all its connections share.

@@ -7,7 +7,7 @@
 use std::{
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -88,6 +88,8 @@ pub(crate) struct Shared {
     work: Notify,
     /// Number of the last measurement of a passed file's attributes.
     measured: AtomicU64,
+    /// By this programs prove that they are the region's, if it has such ones.
+    pub(crate) token: OnceLock<String>,
 }
 
 impl Shared {
@@ -159,7 +161,8 @@ impl Region {
         let table = Mutex::new(Table::new(&root, bounds));
         let (changed, work) = (Notify::new(), Notify::new());
         let measured = AtomicU64::new(0);
-        let shared = Shared { below, calls, clock, key, table, changed, work, measured };
+        let token = OnceLock::new();
+        let shared = Shared { below, calls, clock, key, table, changed, work, measured, token };
         Ok(Region(Arc::new(shared), SessionId(0)))
     }
 

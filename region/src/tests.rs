@@ -401,7 +401,7 @@ fn others_get_more_rights_in_a_directory_late_and_lose_them_at_once() {
         block_on(region.setattr(&Cred::ROOT, &node, set)).unwrap().mode & 0o777
     };
     let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-    // What changes nothing waits for nothing.
+    // A change of nothing waits for nothing.
     let calls = region.progress().counts.commits;
     set(SetAttr { uid: Some(0), gid: Some(0), ..mode(0o755) });
     assert_eq!(set(mode(0o775)), 0o775);

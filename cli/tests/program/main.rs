@@ -37,6 +37,7 @@ mod observe;
 mod owners;
 mod packages;
 mod region;
+mod region_library;
 mod region_machines;
 mod repair;
 mod s3;

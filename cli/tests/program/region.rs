@@ -15,8 +15,14 @@ use serde_json::Value;
 
 use crate::harness::{fail, folder, pando, pause, stderr, succeed, text};
 
+/// The library for programs in regions, which cargo builds for these tests.
+pub(crate) fn library() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_pando"));
+    program.parent().unwrap().join("deps/libpando_region.so")
+}
+
 /// Runs a script of the shell in a region on `dir`, with all compared at the end.
-fn region(dir: &Path, options: &[&str], script: &str) -> Output {
+pub(crate) fn region(dir: &Path, options: &[&str], script: &str) -> Output {
     let mut args = vec!["region", "run", text(dir), "--verify", "full", "--json"];
     args.extend(options);
     args.extend(["--", "sh", "-ec", script]);
@@ -218,6 +224,7 @@ fn a_user_who_is_not_root_works_in_a_region_too() {
     // The program must be one that the user can reach.
     let program = folder.path().join("pando");
     fs::copy(env!("CARGO_BIN_EXE_pando"), &program).unwrap();
+    fs::copy(library(), folder.path().join("libpando_region.so")).unwrap();
     let script =
         "umask 027; mkdir -p a; echo x > a/f; chmod 440 a/f; echo y > g; mv g a/g; ln a/g h";
     let output = Command::new("setpriv")

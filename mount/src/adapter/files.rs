@@ -81,6 +81,8 @@ impl<S: FileSystem> Adapter<S> {
             nodes.disbelieved(node);
             node
         };
+        // Listings that are read ahead have its old attributes.
+        self.changes.fetch_add(1, Ordering::AcqRel);
         let attributes_only = Notice::InvalInode { node, offset: -1, len: 0 };
         if let Err(errno) = self.notifier.send(&attributes_only) {
             tracing::warn!(%errno, node = node.0, "the kernel keeps attributes that have changed");

@@ -36,7 +36,7 @@ fn set_file(fd: c_int, ask: Ask) -> Option<c_int> {
     ask.flags |= flag::HANDLE;
     let done = ask_file(file.handle(), ask, &[], &mut []);
     if done.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     Some(returned(done?.map(|_| 0)))
 }

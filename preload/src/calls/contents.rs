@@ -7,7 +7,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 
 use crate::{
     channel::{PARTS_MAX, part},
-    files::{self, File},
+    files::{self, Held},
     next::calls,
     place::{ask_file, returned},
     swap,
@@ -19,7 +19,12 @@ fn clamped(len: usize) -> usize {
 }
 
 /// Reads at a position; `None`: the mount is to be asked.
-unsafe fn read_at(file: &File, to: *mut c_void, len: usize, at: u64) -> Option<Result<usize, i32>> {
+unsafe fn read_at(
+    file: &Held<'_>,
+    to: *mut c_void,
+    len: usize,
+    at: u64,
+) -> Option<Result<usize, i32>> {
     if !file.reads() {
         return Some(Err(libc::EBADF));
     }
@@ -36,19 +41,17 @@ unsafe fn read_at(file: &File, to: *mut c_void, len: usize, at: u64) -> Option<R
 }
 
 /// Reads on; `None`: the mount is to be asked.
-unsafe fn read_on(file: &File, to: *mut c_void, len: usize) -> Option<ssize_t> {
-    let moving = file.hold();
-    let at = moving.position();
+unsafe fn read_on(file: &Held<'_>, to: *mut c_void, len: usize) -> Option<ssize_t> {
+    let moved = file.move_by(clamped(len));
     // SAFETY: as of this function.
-    let read = unsafe { read_at(file, to, len, at) }?;
-    if let Ok(read) = read {
-        moving.set(at + read as u64);
-    }
-    Some(returned(read.map(usize::cast_signed)))
+    let read = unsafe { read_at(file, to, len, moved.from) };
+    let len = read.and_then(Result::ok).unwrap_or(0);
+    moved.to(file, moved.from + len as u64);
+    Some(returned(read?.map(usize::cast_signed)))
 }
 
 /// Writes at a position; the end of what was written. `None`: the mount is to be asked.
-fn write_at(file: &File, parts: &[iovec], at: u64) -> Option<Result<u64, i32>> {
+fn write_at(file: &Held<'_>, parts: &[iovec], at: u64) -> Option<Result<u64, i32>> {
     if !file.writes() {
         return Some(Err(libc::EBADF));
     }
@@ -67,16 +70,18 @@ fn write_at(file: &File, parts: &[iovec], at: u64) -> Option<Result<u64, i32>> {
 }
 
 /// Writes on; `None`: the mount is to be asked.
-fn write_on(file: &File, parts: &[iovec]) -> Option<ssize_t> {
-    let moving = file.hold();
+fn write_on(file: &Held<'_>, parts: &[iovec]) -> Option<ssize_t> {
     let len: usize = parts.iter().map(|part| part.iov_len).sum();
-    let written = write_at(file, parts, moving.position())?;
-    if let Ok(end) = written
-        && len > 0
-    {
-        moving.set(end);
-    }
-    Some(returned(written.map(|_| len.cast_signed())))
+    let moved = file.move_by(len);
+    let written = write_at(file, parts, moved.from);
+    moved.to(
+        file,
+        match written {
+            Some(Ok(end)) if len > 0 => end,
+            _ => moved.from,
+        },
+    );
+    Some(returned(written?.map(|_| len.cast_signed())))
 }
 
 /// A buffer of the program's.
@@ -97,11 +102,11 @@ unsafe fn pread_here(fd: c_int, to: *mut c_void, len: usize, at: off_t) -> Optio
     let file = files::get(fd)?;
     let read = match position(at) {
         // SAFETY: as of this function.
-        Ok(at) => unsafe { read_at(file, to, len, at) },
+        Ok(at) => unsafe { read_at(&file, to, len, at) },
         Err(errno) => Some(Err(errno)),
     };
     if read.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     Some(returned(read?.map(usize::cast_signed)))
 }
@@ -111,11 +116,11 @@ unsafe fn pwrite_here(fd: c_int, from: *const c_void, len: usize, at: off_t) -> 
     let file = files::get(fd)?;
     let written = match position(at) {
         // SAFETY: as of this function.
-        Ok(at) => write_at(file, &[part(unsafe { buffer(from, len) })], at),
+        Ok(at) => write_at(&file, &[part(unsafe { buffer(from, len) })], at),
         Err(errno) => Some(Err(errno)),
     };
     if written.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     Some(returned(written?.map(|_| len.cast_signed())))
 }
@@ -123,18 +128,18 @@ unsafe fn pwrite_here(fd: c_int, from: *const c_void, len: usize, at: off_t) -> 
 unsafe fn read_here(fd: c_int, to: *mut c_void, len: usize) -> Option<ssize_t> {
     let file = files::get(fd)?;
     // SAFETY: as of this function.
-    let read = unsafe { read_on(file, to, len) };
+    let read = unsafe { read_on(&file, to, len) };
     if read.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     read
 }
 
 fn write_here(fd: c_int, parts: &[iovec]) -> Option<ssize_t> {
     let file = files::get(fd)?;
-    let written = write_on(file, parts);
+    let written = write_on(&file, parts);
     if written.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     written
 }
@@ -149,33 +154,28 @@ unsafe fn buffers<'a>(parts: *const iovec, count: c_int) -> Option<&'a [iovec]> 
 /// lseek; `None`: the mount is to be asked.
 fn seek_here(fd: c_int, offset: off_t, whence: c_int) -> Option<off_t> {
     let file = files::get(fd)?;
-    let moving = file.hold();
     let from = match whence {
-        libc::SEEK_SET => 0,
-        libc::SEEK_CUR => moving.position(),
+        libc::SEEK_SET => Some(0),
+        libc::SEEK_CUR => Some(file.position()),
         libc::SEEK_END => {
             let mut ask = Ask::new(Kind::Stat);
             ask.flags = flag::HANDLE;
             match ask_file(file.handle(), ask, &[], &mut []) {
-                Some(Ok((answer, _))) => answer.stat.size,
+                Some(Ok((answer, _))) => Some(answer.stat.size),
                 Some(Err(errno)) => return Some(returned(Err(errno))),
-                None => {
-                    drop(moving);
-                    swap::one(fd);
-                    return None;
-                }
+                None => None,
             }
         }
-        _ => {
-            drop(moving);
-            swap::one(fd);
-            return None;
-        }
+        _ => None,
+    };
+    let Some(from) = from else {
+        swap::held(fd, &file);
+        return None;
     };
     let to = i64::try_from(from).ok().and_then(|from| from.checked_add(offset));
     let to = to.and_then(|to| u64::try_from(to).ok());
     if let Some(to) = to {
-        moving.set(to);
+        file.set(to);
     }
     Some(returned(to.map(u64::cast_signed).ok_or(libc::EINVAL)))
 }
@@ -191,7 +191,7 @@ fn cut_here(fd: c_int, size: off_t) -> Option<c_int> {
     (ask.flags, ask.offset) = (flag::HANDLE | flag::SIZE, size);
     let done = ask_file(file.handle(), ask, &[], &mut []);
     if done.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     Some(returned(done?.map(|_| 0)))
 }
@@ -201,7 +201,7 @@ fn sync_here(fd: c_int) -> Option<c_int> {
     let file = files::get(fd)?;
     let done = ask_file(file.handle(), Ask::new(Kind::Sync), &[], &mut []);
     if done.is_none() {
-        swap::one(fd);
+        swap::held(fd, &file);
     }
     Some(returned(done?.map(|_| 0)))
 }
@@ -254,7 +254,8 @@ calls! { next:
     }
 
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        let written = files::get(fd).and_then(|_| match unsafe { buffers(parts, count) } {
+        let written = files::is_virtual(fd).then(|| unsafe { buffers(parts, count) });
+        let written = written.and_then(|parts| match parts {
             Some(parts) => write_here(fd, parts),
             None => {
                 swap::one(fd);

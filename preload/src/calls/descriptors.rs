@@ -2,24 +2,37 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use base::preload::{Ask, Kind};
 use libc::{off_t, size_t, ssize_t};
 
-use crate::{calls::open::LARGE, channel, files, next::calls, place::returned, raw, site, swap};
+use crate::{
+    calls::open::LARGE,
+    channel, files,
+    next::calls,
+    place::{self, returned},
+    raw, site, swap,
+};
 
 /// Shares an extent between files: linux/fs.h.
 const FICLONE: usize = 0x4004_9409;
 /// The same, of a part.
 const FICLONERANGE: usize = 0x4020_940d;
 
-/// The program is about to have another file under this number.
-fn replace(fd: c_int) {
-    if let Some(file) = files::get(fd) {
-        files::take(file);
+/// The program is about to have a copy of a descriptor under this number.
+fn replace(from: c_int, to: c_int) {
+    if from == to {
         return;
     }
-    if let Ok(number) = u32::try_from(fd)
+    if let Some(file) = files::get(to) {
+        // Else the number stays what it is.
+        if raw::fcntl(from, libc::F_GETFD, 0).is_ok() {
+            files::take(&file);
+        }
+        return;
+    }
+    if let Ok(number) = u32::try_from(to)
         && site::is_on()
-        && channel::is_ours(fd)
+        && channel::is_ours(to)
         && site::enter()
     {
         channel::give(number, number);
@@ -33,7 +46,7 @@ fn fcntl_here(fd: c_int, command: c_int) -> Option<c_int> {
         libc::F_GETFL => return Some(file.flags() | LARGE),
         // The number's own descriptor has these.
         libc::F_GETFD | libc::F_SETFD => {}
-        _ => swap::one(fd),
+        _ => swap::held(fd, &file),
     }
     None
 }
@@ -46,17 +59,13 @@ calls! { next:
 
     fn dup2(from: c_int, to: c_int) -> c_int {
         swap::one(from);
-        if from != to {
-            replace(to);
-        }
+        replace(from, to);
         next(from, to)
     }
 
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         swap::one(from);
-        if from != to {
-            replace(to);
-        }
+        replace(from, to);
         next(from, to, flags)
     }
 
@@ -69,7 +78,7 @@ calls! { next:
     }
 
     fn ioctl(fd: c_int, request: usize, value: *mut c_void) -> c_int {
-        if files::get(fd).is_some() {
+        if files::is_virtual(fd) {
             match request {
                 // Programs ask every file whether it is a terminal, or can share extents.
                 0x5401 | 0x5413 => return returned(Err(libc::ENOTTY)),
@@ -86,11 +95,44 @@ calls! { next:
     }
 
     fn isatty(fd: c_int) -> c_int {
-        if files::get(fd).is_some() {
+        if files::is_virtual(fd) {
             raw::set_errno(libc::ENOTTY);
             return 0;
         }
         next(fd)
+    }
+
+    fn tcgetattr(fd: c_int, to: *mut libc::termios) -> c_int {
+        if files::is_virtual(fd) {
+            return returned(Err(libc::ENOTTY));
+        }
+        next(fd, to)
+    }
+
+    fn ttyname(fd: c_int) -> *mut c_char {
+        swap::one(fd);
+        next(fd)
+    }
+
+    fn ttyname_r(fd: c_int, to: *mut c_char, len: size_t) -> c_int {
+        swap::one(fd);
+        next(fd, to, len)
+    }
+
+    fn inotify_add_watch(watcher: c_int, path: *const c_char, mask: u32) -> c_int {
+        unsafe { watched(libc::AT_FDCWD, path) };
+        next(watcher, path, mask)
+    }
+
+    fn fanotify_mark(
+        watcher: c_int,
+        flags: c_uint,
+        mask: u64,
+        dirfd: c_int,
+        path: *const c_char,
+    ) -> c_int {
+        unsafe { watched(dirfd, path) };
+        next(watcher, flags, mask, dirfd, path)
     }
 
     fn flock(fd: c_int, operation: c_int) -> c_int {
@@ -158,8 +200,8 @@ calls! { next:
         len: size_t,
         flags: c_uint,
     ) -> ssize_t {
-        if files::get(from).is_some() || files::get(to).is_some() {
-            // As between two file systems: the program reads and writes, which is faster here.
+        if files::is_virtual(from) || files::is_virtual(to) {
+            // The answer between two file systems: the program reads and writes then, which is faster.
             return returned(Err(libc::EXDEV));
         }
         next(from, from_at, to, to_at, len, flags)
@@ -248,11 +290,11 @@ calls! { next:
     }
 
     fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
-        if files::get(fd).is_some() { 0 } else { next(fd, at, len, advice) }
+        if files::is_virtual(fd) { 0 } else { next(fd, at, len, advice) }
     }
 
     fn posix_fadvise64(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
-        if files::get(fd).is_some() { 0 } else { next(fd, at, len, advice) }
+        if files::is_virtual(fd) { 0 } else { next(fd, at, len, advice) }
     }
 
     fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
@@ -375,6 +417,16 @@ calls! { next:
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
         swap::one(fd);
         next(epoll, operation, fd, event)
+    }
+}
+
+/// Somebody is about to watch a path: the kernel sees all changes of its region from now on.
+unsafe fn watched(dirfd: c_int, path: *const c_char) {
+    // SAFETY: as of this function.
+    if unsafe { place::is_in(dirfd, path) } {
+        swap::all();
+        // Without an answer there is no region.
+        let _ = channel::ask_of(&Ask::new(Kind::Watch), &[]);
     }
 }
 

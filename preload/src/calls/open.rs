@@ -9,7 +9,7 @@ use crate::{
     channel, files,
     next::calls,
     place::{place, returned},
-    raw, site,
+    raw, site, swap,
 };
 
 /// Flags with which a file may be opened by a message.
@@ -55,16 +55,13 @@ unsafe fn open_here(
     let asked = bits.into_iter().filter(|(bit, _)| flags & bit != 0);
     ask.flags = asked.fold(access, |all, (_, bit)| all | bit);
     ask.mode = mode & !site::umask();
-    let answer = match place.ask(ask)? {
-        Ok((answer, _)) => answer,
-        Err(errno) => return Some(returned(Err(errno))),
-    };
-    let is_inherited = flags & libc::O_CLOEXEC == 0;
-    let fd = match channel::placeholder(is_inherited) {
-        Ok(fd) => fd,
-        Err(errno) => {
-            channel::close_later(answer.value);
-            return Some(returned(Err(errno)));
+    // First, so that nothing was made or cut where there is none.
+    let fd = channel::placeholder(flags & libc::O_CLOEXEC == 0).ok()?;
+    let answer = match place.ask(ask) {
+        Some(Ok((answer, _))) => answer,
+        asked => {
+            raw::close(fd);
+            return asked.map(|asked| returned(asked.map(|_| -1)));
         }
     };
     if files::put(fd, answer.value, answer.stat.ino, flags) {
@@ -78,7 +75,7 @@ unsafe fn open_here(
 
 /// Opens a file of the region by the mount, in the place of a descriptor.
 fn open_by_mount(fd: c_int, ino: u64, flags: c_int) -> Result<c_int, i32> {
-    let done = crate::swap::open_hidden(ino, flags).and_then(|real| {
+    let done = swap::open_hidden(ino, flags).and_then(|real| {
         let moved = raw::dup3(real, fd, flags & libc::O_CLOEXEC);
         raw::close(real);
         moved
@@ -141,7 +138,7 @@ calls! { next:
     fn close(fd: c_int) -> c_int {
         if let Some(file) = files::get(fd) {
             // First: the number may have another meaning as soon as it is free.
-            files::take(file);
+            files::take(&file);
             return returned(raw::close_of(fd).map(|_| 0));
         }
         if site::is_on() && channel::is_ours(fd) && site::enter() {
@@ -163,14 +160,18 @@ calls! { next:
 
 /// All descriptors of this range will be closed.
 fn close_all(first: u32, last: u32, flags: c_int) {
-    let only_on_exec = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    let only_on_exec = flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() != 0;
     if only_on_exec || !site::is_on() || !site::enter() {
         return;
     }
     for fd in files::all().filter(|fd| (first..=last).contains(&fd.cast_unsigned())) {
         if let Some(file) = files::get(fd) {
-            files::take(file);
+            files::take(&file);
         }
+    }
+    if channel::are_in(first, last) {
+        // The region closes what a process has open when its last connection is gone.
+        swap::all();
     }
     channel::give(first, last);
 }

@@ -8,7 +8,7 @@ use libc::{gid_t, uid_t};
 use crate::{next::calls, site, swap};
 
 /// The kernel gets to know all descriptors, and all calls.
-fn rest() {
+pub(crate) fn rest() {
     if site::is_on() && site::enter() {
         swap::all();
         site::rest();

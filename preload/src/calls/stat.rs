@@ -11,12 +11,12 @@ use crate::{
     files,
     next::calls,
     place::{Done, ask_file, place, returned},
-    raw, site,
+    raw, site, swap,
 };
 
-/// What `stat` says of the preferred size of an IO, as the mount does.
+/// The preferred size of an IO, as the mount tells it.
 const BLOCK_BYTES: i64 = 4096;
-/// What is known of a file by a message.
+/// Attributes that a message tells.
 const KNOWN: c_uint = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 /// Version of `struct stat` in old programs.
 const STAT_VERSION: c_int = 1;
@@ -51,8 +51,11 @@ fn of_file(fd: c_int) -> Option<Result<Stat, i32>> {
     let file = files::get(fd)?;
     let mut ask = Ask::new(Kind::Stat);
     ask.flags = flag::HANDLE;
-    let done = ask_file(file.handle(), ask, &[], &mut [])?;
-    Some(done.map(|(answer, _)| answer.stat))
+    let done = ask_file(file.handle(), ask, &[], &mut []);
+    if done.is_none() {
+        swap::held(fd, &file);
+    }
+    Some(done?.map(|(answer, _)| answer.stat))
 }
 
 /// Tells attributes as a function of C does.
@@ -119,7 +122,8 @@ unsafe fn access_here(
     flags: c_int,
 ) -> Option<c_int> {
     // The user who counts is the one whom the process has, or the library rests.
-    if flags & !libc::AT_EACCESS != 0 {
+    let known = libc::R_OK | libc::W_OK | libc::X_OK;
+    if flags & !libc::AT_EACCESS != 0 || mode & !known != 0 {
         return None;
     }
     // SAFETY: as of this function.
@@ -256,7 +260,7 @@ calls! { next:
             Some(found) => unsafe { tell_more(found, to) },
             None => {
                 if path.is_null() || unsafe { *path } == 0 {
-                    crate::swap::one(dirfd);
+                    swap::one(dirfd);
                 }
                 next(dirfd, path, flags, mask, to)
             }

@@ -49,7 +49,7 @@ impl Session {
     pub(super) async fn run(&self, ask: &Ask, body: &[u8], out: &mut Vec<u8>) {
         let answered = match ask.kind {
             // The first one alone is of use.
-            Kind::Hello => return,
+            Kind::Hello | Kind::Watch => return,
             Kind::Close => return self.close(ask.at),
             Kind::Open => self.open(ask, body).await,
             Kind::Read => self.read(ask).await,
@@ -188,10 +188,16 @@ impl Session {
 
     async fn read(&self, ask: &Ask) -> client::Result<Option<Answered>> {
         let handle = self.handle(ask.at)?;
-        let len = ask.len.min(BODY_MAX as u32);
-        let read = self.region.run(|table| match table.read(handle, ask.offset, len)? {
-            Either::Here(data) => Ok(Some(data)),
-            Either::Passed(..) => Ok(None),
+        let len = ask.len.min(u32::try_from(BODY_MAX).expect("some KiB"));
+        let read = self.region.run(|table| {
+            // The kernel may have newer pages, of a mapping.
+            if table.node(table.opened(handle)?).shown {
+                return Ok(None);
+            }
+            match table.read(handle, ask.offset, len)? {
+                Either::Here(data) => Ok(Some(data)),
+                Either::Passed(..) => Ok(None),
+            }
         });
         Ok(read.await?.map(|data| (Answer::default(), data)))
     }
@@ -225,7 +231,7 @@ impl Session {
         let found = self.region.run(|table| {
             let Some(ino) = self.target(table, ask, handle, path)? else { return Ok(None) };
             let node = table.node_mut(ino);
-            // Whoever asks again is answered by the kernel's cache, which has it then.
+            // A second question is answered by the kernel's cache, which has it then.
             let is_first = !node.is_dir() && !mem::replace(&mut node.is_asked, true);
             Ok((is_first || handle.is_some()).then_some(node.attr))
         });
@@ -323,14 +329,18 @@ impl Session {
     async fn set(&self, ask: &Ask, path: &[u8]) -> client::Result<Option<Answered>> {
         let handle = self.of_handle(ask)?;
         let set = changes(ask, self.peer.uid != 0);
-        let node = self.region.run(|table| {
+        let attr = self.region.run(|table| {
             let Some(ino) = self.target(table, ask, handle, path)? else { return Ok(None) };
-            let may = self.may_set(table, ino, &set, handle.is_some());
-            Ok(names::node_ref(table, ino).filter(|_| may))
+            if !self.may_set(table, ino, &set, handle.is_some()) {
+                return Ok(None);
+            }
+            match table.setattr(ino, &set)? {
+                Either::Here(attr) => Ok(Some(attr)),
+                Either::Passed(..) => Ok(None),
+            }
         });
-        let Some(node) = node.await? else { return Ok(None) };
-        let attr = self.region.setattr(&self.cred, &node, set).await?;
-        Ok(Some((Answer { stat: Stat::of(&attr), ..Answer::default() }, Bytes::new())))
+        let told = |attr| (Answer { stat: Stat::of(&attr), ..Answer::default() }, Bytes::new());
+        Ok(attr.await?.map(told))
     }
 
     /// Whether the user may set attributes for certain, and the table can.

@@ -16,6 +16,7 @@ use super::{Peer, Programs};
 use crate::{Calls, Memory, Region, Settings};
 
 const ROOT: Peer = Peer { pid: 7, uid: 0, gid: 0 };
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const USER: Peer = Peer { pid: 8, uid: 1000, gid: 1000 };
 
 /// A region, and the directories of which the kernel was told that they have changed.
@@ -33,7 +34,11 @@ fn world() -> World {
     let region = Region::new(Arc::new(memory), Calls::Here, settings, clock, key).unwrap();
     let told = Arc::<Mutex<Vec<Ino>>>::default();
     let tells = Arc::clone(&told);
-    let programs = Programs::new(region.clone(), Arc::new(move |dir| tells.lock().push(dir)));
+    let programs = Programs::new(
+        region.clone(),
+        TOKEN.to_owned(),
+        Arc::new(move |dir| tells.lock().push(dir)),
+    );
     World { region, programs, told }
 }
 
@@ -48,11 +53,11 @@ impl World {
         let mut program = Program(here);
         let mut hello = Ask::new(Kind::Hello);
         (hello.at, hello.offset) = (42, VERSION);
-        assert_eq!(program.ask(hello, b"").await.0.status, 0);
+        assert_eq!(program.ask(hello, TOKEN.as_bytes()).await.0.status, 0);
         program
     }
 
-    /// What a mount sees.
+    /// Looks a name up as a mount does.
     async fn look(&self, name: &str) -> Option<wire::Entry> {
         self.region.lookup(&Cred::ROOT, &DirRef::ROOT, &entry(name)).await.ok()
     }
@@ -143,12 +148,14 @@ async fn what_the_kernel_may_have_cached_is_the_mount_s() {
     // The kernel opens it by its number, whatever its name is.
     let (root, f) = (DirRef::ROOT, entry("f"));
     world.region.unlink(&Cred::ROOT, &root, &f).await.unwrap();
-    let hidden = format!(".pando-region-open-{}", made.stat.ino);
+    let hidden = format!(".pando-region-open-{TOKEN}-{}", made.stat.ino);
+    let guessed = format!(".pando-region-open-{}-{}", "0".repeat(32), made.stat.ino);
+    assert!(world.look(&guessed).await.is_none());
     let found = world.look(&hidden).await.unwrap();
     let file = FileRef { dir: root, name: entry(&hidden), ino: found.attr.ino };
     let opened = world.region.open(&Cred::ROOT, &file, Some(Access::READ)).await.unwrap();
     assert_eq!(world.region.read(opened, 0, 10).await.unwrap(), Bytes::from_static(b"x"));
-    // Nobody makes such a name, and it is gone with the program's last handle.
+    // No program makes such a name, and it is gone with the program's last handle.
     let mut close = Ask::new(Kind::Close);
     close.at = made.value;
     program.send(close, b"").await;
@@ -191,7 +198,7 @@ async fn a_user_gets_what_its_own_bits_give_and_is_sent_to_the_kernel_else() {
     ask.flags = flag::CREATE | flag::WRITE;
     let made = user.ask(ask, b"f").await.0;
     assert_eq!(made.status, 0);
-    // What is set for the file's group, or by others, is not the program's to decide.
+    // Groups and set-id bits are the kernel's to decide.
     let mut set = Ask::new(Kind::Set);
     (set.at, set.flags) = (made.value, flag::HANDLE | flag::GID);
     assert_eq!(user.ask(set, b"").await.0.status, ASK_MOUNT);
@@ -261,12 +268,35 @@ async fn who_speaks_another_language_is_left() {
         here.write_all(&first.to_le_bytes()).await.unwrap();
         world.programs.serve(ROOT, there).await;
     }
-    for (kind, version) in [(Kind::Hello, VERSION + 1), (Kind::Mkdir, VERSION)] {
+    let wrong = [
+        (Kind::Hello, VERSION + 1, TOKEN),
+        (Kind::Mkdir, VERSION, TOKEN),
+        (Kind::Hello, VERSION, "another token"),
+    ];
+    for (kind, version, token) in wrong {
         let (mut here, there) = duplex(1 << 10);
         let mut ask = Ask::new(kind);
         ask.offset = version;
-        here.write_all(&ask.header(0)).await.unwrap();
+        here.write_all(&ask.header(token.len())).await.unwrap();
+        here.write_all(token.as_bytes()).await.unwrap();
         world.programs.serve(ROOT, there).await;
     }
     assert_eq!(world.programs.processes(), 0);
+}
+
+#[tokio::test]
+async fn a_region_in_which_something_is_mounted_or_watched_is_used_by_its_mount() {
+    let world = world();
+    let mut program = world.program(ROOT).await;
+    let made = program.create("f").await;
+    world.programs.use_mount(true);
+    assert_eq!(program.create("g").await.status, ASK_MOUNT);
+    assert_eq!(program.at(Kind::Stat, 0, 0, "f").await.status, ASK_MOUNT);
+    assert_eq!(program.write(made.value, 0, "its own").await.status, 0);
+    world.programs.use_mount(false);
+    assert_eq!(program.create("g").await.status, 0);
+    assert_eq!(program.ask(Ask::new(Kind::Watch), b"").await.0.status, 0);
+    assert_eq!(program.create("h").await.status, ASK_MOUNT);
+    assert_eq!(program.write(made.value, 0, "seen").await.status, ASK_MOUNT);
+    assert_eq!(program.at(Kind::Stat, 0, 0, "f").await.status, 0);
 }

@@ -13,7 +13,7 @@ use crate::{
     table::{Result, Table, dir_ref},
 };
 
-/// What the table answers a program; `None`: the mount is to be asked.
+/// The table's answer to a program; `None`: the mount is to be asked.
 pub(super) type Quick<T> = Result<Option<T>>;
 
 /// The end of a path.

@@ -241,7 +241,7 @@ impl Socket {
 }
 
 impl Socket {
-    /// Its path.
+    /// The path of the socket.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -2,8 +2,12 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     io,
-    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{MetadataExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -12,10 +16,11 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use mount::Beside;
+use mount::{Beside, Options};
 use region::{Peer, Programs, Region};
 use serde::{Deserialize, Serialize};
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     net::{UnixListener, UnixStream},
     sync::oneshot,
     task::LocalSet,
@@ -41,7 +46,7 @@ pub(super) enum Wanted {
     Auto,
     /// Or the region does not begin.
     On,
-    /// They use the mount alone.
+    /// Programs use the mount alone.
     Off,
 }
 
@@ -52,10 +57,13 @@ pub(super) struct Prepared {
     listener: std::os::unix::net::UnixListener,
 }
 
-/// What a program must be given to use the library.
+/// A program that is given all this uses the library.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Preloaded {
     library: String,
+    /// Namespaces of mounts and users.
+    namespaces: (u64, u64),
+    token: String,
     socket: String,
     dir: String,
 }
@@ -77,11 +85,12 @@ pub(super) struct Library {
 pub(super) fn prepare(
     wanted: Wanted,
     dir: &Path,
+    options: &Options,
     beside: Option<&Path>,
 ) -> anyhow::Result<Option<Prepared>> {
     let prepared = match wanted {
         Wanted::Off => return Ok(None),
-        Wanted::Auto | Wanted::On => try_prepare(dir, beside),
+        Wanted::Auto | Wanted::On => try_prepare(dir, options, beside),
     };
     match prepared {
         Ok(prepared) => Ok(Some(prepared)),
@@ -94,7 +103,8 @@ pub(super) fn prepare(
     }
 }
 
-fn try_prepare(dir: &Path, beside: Option<&Path>) -> anyhow::Result<Prepared> {
+fn try_prepare(dir: &Path, options: &Options, beside: Option<&Path>) -> anyhow::Result<Prepared> {
+    ensure!(!options.read_only, "the mount is for reading only");
     let library = find()?;
     let beside = beside.context("there is no folder for its socket")?;
     let mut socket = beside.as_os_str().to_owned();
@@ -104,7 +114,16 @@ fn try_prepare(dir: &Path, beside: Option<&Path>) -> anyhow::Result<Prepared> {
         let text = path.to_str().map(str::to_owned);
         text.with_context(|| format!("{} is not UTF-8", path.display()))
     };
-    let preloaded = Preloaded { library: text(&library)?, socket: text(&socket)?, dir: text(dir)? };
+    let mut token = [0; 16];
+    getrandom::fill(&mut token).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+    let namespace = |kind| std::fs::metadata(format!("/proc/self/ns/{kind}")).map(|of| of.ino());
+    let preloaded = Preloaded {
+        library: text(&library)?,
+        namespaces: (namespace("mnt")?, namespace("user")?),
+        token: crate::values::hex(&token),
+        socket: text(&socket)?,
+        dir: text(dir)?,
+    };
     let is_short = preloaded.socket.len() < SOCKET_BYTES && !preloaded.socket.contains(':');
     ensure!(is_short, "{} cannot be the path of a socket", socket.display());
     // The loader takes both for ends of a path.
@@ -140,14 +159,19 @@ impl Prepared {
     /// Answers programs from now on.
     pub(super) fn begin(self, region: &Region, beside: Beside) -> anyhow::Result<Library> {
         let Prepared { preloaded, socket, listener } = self;
-        let programs =
-            Programs::new(region.clone(), Arc::new(move |dir| beside.names_changed(dir)));
+        let programs = Programs::new(
+            region.clone(),
+            preloaded.token.clone(),
+            Arc::new(move |dir| beside.names_changed(dir)),
+        );
         let (stop, stopped) = oneshot::channel();
         // A thread of its own: the mount's thread must not tell the kernel anything.
         let runtime = connect::runtime()?;
         let serving = programs.clone();
+        let mounts = Mounts::watch(Path::new(&preloaded.dir), programs.clone())?;
         let thread = std::thread::Builder::new().name("programs".to_owned()).spawn(move || {
             LocalSet::new().block_on(&runtime, async {
+                tokio::task::spawn_local(mounts.follow());
                 tokio::select! {
                     served = serve(listener, serving) => if let Err(error) = served {
                         tracing::error!(%error, "programs use the mount alone from now on");
@@ -206,14 +230,53 @@ impl Preloaded {
             libraries.push(others);
         }
         command.env(PRELOAD, libraries);
-        command.env(REGION, region(device, &self.socket, OsStr::from_bytes(self.dir.as_bytes())));
+        let Preloaded { namespaces: (mounts, users), token, socket, dir, .. } = self;
+        command.env(REGION, format!("{device}:{mounts}:{users}:{token}:{socket}:{dir}"));
     }
 }
 
-fn region(device: u64, socket: &str, dir: &OsStr) -> OsString {
-    let mut region = OsString::from(format!("{device}:{socket}:"));
-    region.push(dir);
-    region
+/// The kernel's table of mounts, as it changes: what is mounted in a region is not seen by messages.
+struct Mounts {
+    table: File,
+    dir: Vec<u8>,
+    programs: Programs,
+}
+
+impl Mounts {
+    fn watch(dir: &Path, programs: Programs) -> anyhow::Result<Mounts> {
+        let table = File::open("/proc/self/mountinfo").context("cannot read the mount table")?;
+        let dir = dir.as_os_str().as_bytes().to_owned();
+        let mounts = Mounts { table, dir, programs };
+        mounts.look()?;
+        Ok(mounts)
+    }
+
+    fn look(&self) -> io::Result<()> {
+        let table = std::fs::read("/proc/self/mountinfo")?;
+        self.programs.use_mount(crate::mounts::are_within(&table, &self.dir));
+        Ok(())
+    }
+
+    /// Follows all changes.
+    async fn follow(self) {
+        #[expect(deprecated, reason = "unsafe are descriptors that others close, and this is ours")]
+        let told = self
+            .table
+            .try_clone()
+            .and_then(|table| AsyncFd::with_interest(table, Interest::PRIORITY));
+        let followed: io::Result<()> = async {
+            let told = told?;
+            loop {
+                told.ready(Interest::PRIORITY).await?.clear_ready();
+                self.look()?;
+            }
+        }
+        .await;
+        if let Err(error) = followed {
+            tracing::warn!(%error, "programs use the mount alone from now on");
+            self.programs.use_mount(true);
+        }
+    }
 }
 
 /// Has a program not get the library of a region around this one.

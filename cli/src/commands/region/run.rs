@@ -99,12 +99,12 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         // Changes of other machines, and of programs beside the mount, would not be committed from
         // now on.
         region.close();
-        drop(library);
         let bar = ending::bar();
         let told = |progress: &_| bar.set_message(ending::message(progress));
         let outcome = Box::pin(ending::end(&region, &ending, &mut stop, told)).await;
         bar.finish_and_clear();
-        drop(control);
+        // Not before: what is under way there must come to its end.
+        drop((control, library));
         // A program that did not run is the first thing to tell; others may have changed the region.
         let (status, outcome) = match (ran, outcome) {
             (Ok(status), outcome) => (status, outcome?),

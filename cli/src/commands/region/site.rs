@@ -159,7 +159,7 @@ impl SiteArgs {
         let seen = if listen.is_some() { Seen::Elsewhere } else { Seen::Here };
         let place = self.place.take(dir, seen)?;
         let beside = place.socket.as_ref().map(Socket::path);
-        let library = library::prepare(self.library, &place.dir, beside)?;
+        let library = library::prepare(self.library, &place.dir, &place.options, beside)?;
         let settings = Settings {
             inline_max: self.inline_max,
             memory_max: usize::try_from(self.memory).unwrap_or(usize::MAX),

@@ -116,7 +116,6 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
         // For machines that have not left, and programs beside the mount: what would be answered from
         // now on would not be committed.
         region.close();
-        drop(library);
         // Another wish that the region ends is answered: it does.
         ends.close();
         while let Ok(mut other) = ends.try_recv() {
@@ -134,7 +133,7 @@ fn serve(args: Args) -> anyhow::Result<ExitCode> {
             }
         };
         // Before anybody is told: the directory may be a region again at once.
-        drop((control, site, machines, lock));
+        drop((control, site, machines, library, lock));
         if let Some(End { to, .. }) = &mut end {
             to.tell_last(&match &outcome {
                 Ok(outcome) => Told::Ended(outcome.clone()),
