@@ -97,13 +97,16 @@ fn trees_that_programs_make_are_the_same_by_the_library_and_by_the_mount() {
     let folder = folder();
     let made = "
         mkdir -p from/a/b; umask 027
-        for i in $(seq 60); do echo $i > from/a/f$i; head -c $((i * 200)) /dev/zero > from/a/b/g$i; done
+        for i in $(seq 60); do
+            echo $i > from/a/f$i; head -c $((i * 200)) /dev/zero > from/a/b/g$i
+        done
         ln -s ../a from/a/l; chmod 4711 from/a/f1; ln from/a/f2 from/h; touch -d 2001-02-03 from/a/f3
         cp -a from copied; tar cf t.tar from; mkdir un; tar xf t.tar -C un; rm -r from/a/b
         mv un/from/a un/moved; sed -i s/1/one/ un/moved/f1*; cat un/moved/f* | tee all > again
-        python3 -c 'import os; f = open(\"py\", \"w\"); f.write(\"x\" * 5000); f.close(); os.rename(\"py\", \"p\")'
-        install -m 444 all read-only; cp -r copied/a/f4 deep 2>/dev/null; find . -newer all | sort > newer
-        truncate -s 100 all; dd if=again of=dd bs=7 count=3 conv=notrunc 2>/dev/null; rm newer t.tar";
+        python3 -c 'import os; f = open(\"py\", \"w\"); f.write(\"x\" * 5000); f.close()
+os.rename(\"py\", \"p\")'
+        install -m 444 all read-only; cp -r copied/a/f4 deep; find . -newer all | sort > newer
+        truncate -s 100 all; dd if=again of=dd bs=7 count=3 conv=notrunc 2>&1; rm newer t.tar";
     let [without, with] = ["off", "on"].map(|library| {
         let dir = folder.path().join(library);
         fs::create_dir(&dir).unwrap();
@@ -156,7 +159,7 @@ fn programs_that_are_left_running_lose_the_region_and_what_was_answered_is_below
     let folder = folder();
     let dir = folder.path().join("d");
     fs::create_dir(&dir).unwrap();
-    // It goes on until it is told that there is no region, and would make its last file afterwards.
+    // The loop goes on until it is told that there is no region.
     let script = "
         (i=0; while echo x > f$i 2>/dev/null; do i=$((i + 1)); done; echo $i > ../last) > /dev/null &
         while test ! -e f100; do :; done";
