@@ -28,6 +28,8 @@ struct Site {
     dir_len: usize,
     socket: libc::sockaddr_un,
     device: u64,
+    /// Numbers of the namespaces of mounts and users.
+    namespaces: (u64, u64),
     token: [u8; TOKEN_BYTES],
 }
 
@@ -41,6 +43,7 @@ static SITE: Place = Place(UnsafeCell::new(Site {
     dir_len: 0,
     socket: libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] },
     device: 0,
+    namespaces: (0, 0),
     token: [0; TOKEN_BYTES],
 }));
 
@@ -51,6 +54,8 @@ const TAKEN_OVER: u32 = 2;
 
 /// Whether this process uses the region by the library.
 static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Whether files may be opened by messages.
+static OPENS: AtomicBool = AtomicBool::new(true);
 /// The process that this state is of.
 static PROCESS: AtomicUsize = AtomicUsize::new(0);
 /// A word that is 0 in a child that has this state as a copy.
@@ -83,7 +88,7 @@ fn find(environment: *const *const c_char) -> Option<()> {
     }
     site.token = *token.first_chunk().filter(|_| token.len() == TOKEN_BYTES)?;
     site.dir[..dir.len()].copy_from_slice(dir);
-    (site.dir_len, site.device) = (dir.len(), device);
+    (site.dir_len, site.device, site.namespaces) = (dir.len(), device, (mounts, users));
     site.socket.sun_family = u16::try_from(libc::AF_UNIX).ok()?;
     for (to, byte) in site.socket.sun_path.iter_mut().zip(socket) {
         *to = *byte as c_char;
@@ -94,11 +99,7 @@ fn find(environment: *const *const c_char) -> Option<()> {
     if !is_plain || !is_whole || !raw::files_may_grow() {
         return None;
     }
-    let namespace = |path: &[u8]| Some(raw::identity(libc::AT_FDCWD, path)?.1);
-    let is_same = namespace(b"/proc/self/ns/mnt\0")? == mounts
-        && namespace(b"/proc/self/ns/user\0")? == users
-        && raw::identity(libc::AT_FDCWD, &site.dir[..=dir.len()])? == (device, Ino::ROOT.0);
-    if !is_same {
+    if !is_at(site) {
         return None;
     }
     let word = raw::page_wiped_on_fork()?.cast::<AtomicU32>();
@@ -109,6 +110,15 @@ fn find(environment: *const *const c_char) -> Option<()> {
     NUMBER.store(random(), Ordering::Relaxed);
     is_mine();
     Some(())
+}
+
+/// Whether this process sees the region at its directory, in the namespaces that its programs have.
+fn is_at(site: &Site) -> bool {
+    let namespace = |path: &[u8]| raw::identity(libc::AT_FDCWD, path).map(|(_, ino)| ino);
+    let dir = &site.dir[..=site.dir_len];
+    namespace(b"/proc/self/ns/mnt\0") == Some(site.namespaces.0)
+        && namespace(b"/proc/self/ns/user\0") == Some(site.namespaces.1)
+        && raw::identity(libc::AT_FDCWD, dir) == Some((site.device, Ino::ROOT.0))
 }
 
 /// The bytes that the kernel gives each program, by which two programs of one process differ.
@@ -165,9 +175,24 @@ pub(crate) fn enter() -> bool {
         channel::forget();
         files::forget();
         is_mine();
-        return true;
+        // One that was made in another namespace is no program of the region.
+        // SAFETY: written before the library was on.
+        if !is_at(unsafe { &*SITE.0.get() }) {
+            rest();
+        }
+        return is_on();
     }
     word.load(Ordering::Acquire) == MINE && PROCESS.load(Ordering::Relaxed) == raw::getpid()
+}
+
+/// Whether files may be opened by messages: not where the library is about to rest.
+pub(crate) fn opens() -> bool {
+    OPENS.load(Ordering::Acquire)
+}
+
+/// Has no more files be opened by messages.
+pub(crate) fn open_no_more() {
+    OPENS.store(false, Ordering::Release);
 }
 
 /// Has the library rest from now on.

@@ -53,7 +53,9 @@ impl FileSystem for Region {
         let done = self
             .run(|table| {
                 let ino = table.node_ino(node)?;
-                table.setattr(ino, &set)
+                let done = table.setattr(ino, &set)?;
+                table.show_attr(ino);
+                Ok(done)
             })
             .await?;
         match done {

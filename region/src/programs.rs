@@ -91,6 +91,13 @@ impl Programs {
         self.0.sessions.lock().len()
     }
 
+    /// How many files processes have open beside the mount.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        let sessions: Vec<_> = self.0.sessions.lock().values().filter_map(Weak::upgrade).collect();
+        sessions.iter().map(|session| session.open_files()).sum()
+    }
+
     /// Answers a process until its connection ends. What it had open is closed with its last one.
     pub async fn serve(&self, peer: Peer, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);

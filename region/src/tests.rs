@@ -409,7 +409,14 @@ fn others_get_more_rights_in_a_directory_late_and_lose_them_at_once() {
     assert_eq!(region.progress().counts.commits, calls);
     sync(&region);
     assert_eq!(mode_below(), 0o775);
+    // The mode of one that is made stable is below.
+    set(mode(0o777));
+    block_on(region.sync_dir(&d)).unwrap();
+    assert_eq!(mode_below(), 0o777);
     create(&region, &d, "g", "dirty").unwrap();
+    assert_eq!(set(mode(0o1777)), 0o777);
+    assert_eq!(memory.look(&path("d")).unwrap().unwrap().attr.mode & 0o7777, 0o1777);
+    create(&region, &d, "h", "dirty").unwrap();
     assert_eq!(set(mode(0o700)), 0o700);
     assert_eq!((mode_below(), region.progress().dirty), (0o700, 0));
     // One that has only its owner's rights wrong is told of.

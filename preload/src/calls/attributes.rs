@@ -123,10 +123,16 @@ fn can_be_opened(mode: mode_t) -> bool {
 
 calls! { next:
     fn chmod(path: *const c_char, to: mode_t) -> c_int {
+        if !can_be_opened(to) {
+            swap::all();
+        }
         unsafe { set_path(libc::AT_FDCWD, path, 0, mode(to)) }.unwrap_or_else(|| next(path, to))
     }
 
     fn fchmodat(dirfd: c_int, path: *const c_char, to: mode_t, flags: c_int) -> c_int {
+        if !can_be_opened(to) {
+            swap::all();
+        }
         unsafe { set_path(dirfd, path, flags, mode(to)) }
             .unwrap_or_else(|| next(dirfd, path, to, flags))
     }

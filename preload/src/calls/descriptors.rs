@@ -177,6 +177,10 @@ calls! { next:
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
         // The C library's streams call the kernel by themselves.
         swap::one(fd);
+        if files::is_virtual(fd) {
+            raw::set_errno(libc::EMFILE);
+            return std::ptr::null_mut();
+        }
         next(fd, mode)
     }
 

@@ -41,7 +41,7 @@ unsafe fn open_here(
         _ => return None,
     };
     let is_simple = flags & !SIMPLE == 0;
-    if !is_simple || flags & libc::O_TRUNC != 0 && access == flag::READ {
+    if !is_simple || !site::opens() || flags & libc::O_TRUNC != 0 && access == flag::READ {
         return None;
     }
     // SAFETY: as of this function.

@@ -5,11 +5,15 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{gid_t, uid_t};
 
-use crate::{next::calls, site, swap};
+use crate::{next::calls, raw, site, swap};
 
 /// The kernel gets to know all descriptors, and all calls.
 pub(crate) fn rest() {
     if site::is_on() && site::enter() {
+        site::open_no_more();
+        swap::all();
+        // Of another thread that has just opened one.
+        raw::sched_yield();
         swap::all();
         site::rest();
     }

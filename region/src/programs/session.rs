@@ -45,6 +45,10 @@ impl Session {
         Session { region, peer, cred, handles: Mutex::default(), tell, _ending: ending }
     }
 
+    pub(super) fn open_files(&self) -> usize {
+        self.handles.lock().len()
+    }
+
     /// Runs an operation, and appends its answer.
     pub(super) async fn run(&self, ask: &Ask, body: &[u8], out: &mut Vec<u8>) {
         let answered = match ask.kind {

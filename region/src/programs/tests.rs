@@ -179,6 +179,13 @@ async fn the_kernel_is_told_of_a_directory_whose_names_change_if_it_knows_it() {
     world.region.getattr(&Cred::ROOT, &dir).await.unwrap();
     program.at(Kind::Unlink, 0, 0, "d/one").await;
     assert_eq!(*world.told.lock(), [d.attr.ino; 2]);
+    for mode in [0o775, 0o700] {
+        // A change through the mount tells the kernel attributes, too.
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        world.region.setattr(&Cred::ROOT, &dir, set).await.unwrap();
+        program.create(&format!("d/{mode}")).await;
+    }
+    assert_eq!(*world.told.lock(), [d.attr.ino; 4]);
 }
 
 #[tokio::test]
@@ -247,6 +254,7 @@ async fn what_a_process_has_open_is_closed_with_its_last_connection() {
     let made = first.create("f").await;
     assert_eq!(first.at(Kind::Unlink, 0, 0, "f").await.status, 0);
     assert_eq!((world.programs.processes(), world.region.open_handles()), (1, 1));
+    assert_eq!(world.programs.open_files(), 1);
     drop(first);
     tokio::task::yield_now().await;
     // The other connection is of the same process.

@@ -2,7 +2,7 @@
 
 use base::{
     Attr, FileKind, FsError, SetAttr,
-    attr::{MODE_ACL, MODE_SETGID, MODE_XATTRS},
+    attr::{MODE_ACL, MODE_SETGID, MODE_STICKY, MODE_XATTRS},
 };
 use bytes::Bytes;
 use client::Result;
@@ -22,7 +22,7 @@ fn changes_rights(before: &Attr, set: &SetAttr) -> bool {
         || set.gid.is_some_and(|gid| gid != before.gid);
     let mode = set.mode.is_some_and(|mode| {
         let (changed, taken) = (mode ^ before.mode, before.mode & !mode);
-        changed & (MODE_SETGID | 0o700) != 0
+        changed & (MODE_SETGID | MODE_STICKY | 0o700) != 0
             || taken & 0o077 != 0
             || before.mode & (MODE_ACL | MODE_XATTRS) != 0
     });
@@ -87,7 +87,7 @@ impl Region {
         if is_dir && let Err(Need::Answer(error)) = table.setattr(ino, &times) {
             return Err(error.into());
         }
-        Ok(Some(table.node(ino).attr))
+        Ok(Some(table.show_attr(ino)))
     }
 
     /// The path of a node that is to be below, and held meanwhile.

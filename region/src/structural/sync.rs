@@ -1,10 +1,17 @@
 //! fsync and its like: what was answered is on stable storage below.
 
-use base::FsError;
+use std::mem;
+
+use base::{FsError, Ino, attr::MODE_BITS};
 use client::{Handle, Result};
 use wire::DirRef;
 
-use crate::{Path, Region, contents::Either, table::Need};
+use crate::{
+    Path, Region,
+    below::Change,
+    contents::Either,
+    table::{Need, Table},
+};
 
 impl Region {
     /// Has a file below with its name and the directories above it, and all of it stable.
@@ -56,12 +63,19 @@ impl Region {
         for child in children {
             self.drain_one(&child).await?;
         }
-        self.call(move |below| {
+        let mode = self.lock().take_late_mode(dir.ino);
+        let synced = self.call(move |below| {
+            if let Some(mode) = mode {
+                below.set(&path, &Change { mode: Some(mode), ..Change::default() })?;
+            }
             below.sync_dir(&path)?;
             sync_above(below, Some(&path))
-        })
-        .await?;
-        Ok(())
+        });
+        let synced = synced.await;
+        if synced.is_err() && mode.is_some() {
+            self.lock().mode_is_late(dir.ino);
+        }
+        Ok(synced?)
     }
 
     /// Everything that was answered before is below when this returns; changes go on meanwhile.
@@ -88,6 +102,27 @@ impl Region {
     async fn drain_one(&self, path: &Path) -> Result<()> {
         let is_dirty = self.lock().dirty.contains(path);
         if is_dirty { self.drain_itself(path).await } else { Ok(()) }
+    }
+}
+
+impl Table {
+    /// The mode that a directory is to get below, if that can be now: its owner may do everything in
+    /// it with this one, and commit the rest.
+    fn take_late_mode(&mut self, dir: Ino) -> Option<u32> {
+        let node = self.nodes.get_mut(&dir).filter(|node| !node.fresh)?;
+        let mode = node.attr.mode & MODE_BITS;
+        let directory = node.directory_mut().filter(|_| mode & 0o700 == 0o700)?;
+        mem::take(&mut directory.mode_late).then_some(mode)
+    }
+
+    fn mode_is_late(&mut self, dir: Ino) {
+        let Some(node) = self.nodes.get_mut(&dir).filter(|node| node.path.is_some()) else {
+            return;
+        };
+        if let Some(directory) = node.directory_mut() {
+            directory.mode_late = true;
+            self.set_late(dir);
+        }
     }
 }
 

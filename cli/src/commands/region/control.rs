@@ -325,7 +325,12 @@ impl Control {
     /// Why the region cannot end on this machine, as far as programs are counted.
     pub(super) fn why_busy(&self) -> Option<String> {
         let programs = self.shared.programs.get();
-        (programs > 0).then(|| format!("programs run that were started in the region: {programs}"))
+        let files = self.shared.library.as_ref().map_or(0, Programs::open_files);
+        match (programs, files) {
+            (0, 0) => None,
+            (0, _) => Some(format!("programs use the region: {files} files of it are open")),
+            _ => Some(format!("programs run that were started in the region: {programs}")),
+        }
     }
 }
 
@@ -440,6 +445,8 @@ impl Shared {
 }
 
 const PREFIX: &str = "region.";
+/// The end of the name of a socket for programs: that of other commands is the beginning.
+pub(super) const PROGRAMS: &str = ".programs";
 
 /// The socket of the region on a directory, of this user.
 fn socket_of(dir: &Path) -> anyhow::Result<PathBuf> {
@@ -456,7 +463,11 @@ pub(super) fn sockets() -> anyhow::Result<Vec<PathBuf>> {
     let found = found.with_context(|| format!("cannot read {}", folder.display()))?;
     let of_regions = found
         .into_iter()
-        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+        .filter(|entry| {
+            let name = entry.file_name();
+            let name = name.as_encoded_bytes();
+            name.starts_with(PREFIX.as_bytes()) && !name.ends_with(PROGRAMS.as_bytes())
+        })
         .map(|entry| entry.path());
     Ok(of_regions.collect())
 }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use mount::{Beside, Options};
+use mount::{Beside, Options, Synchronous};
 use region::{Peer, Programs, Region};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -26,6 +26,7 @@ use tokio::{
     task::LocalSet,
 };
 
+use super::control::PROGRAMS;
 use crate::connect;
 
 /// File name of the library.
@@ -53,7 +54,7 @@ pub(super) enum Wanted {
 /// A socket for programs that have the library; nobody answers there yet.
 pub(super) struct Prepared {
     preloaded: Preloaded,
-    socket: PathBuf,
+    socket: Bound,
     listener: std::os::unix::net::UnixListener,
 }
 
@@ -68,11 +69,21 @@ pub(super) struct Preloaded {
     dir: String,
 }
 
+/// A socket that is removed when this is dropped.
+struct Bound(PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // The next region on the directory removes one that stays.
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
 /// The library of a region, while it is answered.
 pub(super) struct Library {
     pub(super) preloaded: Preloaded,
     pub(super) programs: Programs,
-    socket: PathBuf,
+    _socket: Bound,
     /// Dropped when the thread is to end.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -105,10 +116,13 @@ pub(super) fn prepare(
 
 fn try_prepare(dir: &Path, options: &Options, beside: Option<&Path>) -> anyhow::Result<Prepared> {
     ensure!(!options.read_only, "the mount is for reading only");
+    // Messages do neither, and the kernel both.
+    ensure!(options.synchronous == Synchronous::OnDemand, "the mount is synchronous");
+    ensure!(options.exec, "the mount has no programs");
     let library = find()?;
     let beside = beside.context("there is no folder for its socket")?;
     let mut socket = beside.as_os_str().to_owned();
-    socket.push(".programs");
+    socket.push(PROGRAMS);
     let socket = PathBuf::from(socket);
     let text = |path: &Path| {
         let text = path.to_str().map(str::to_owned);
@@ -137,10 +151,11 @@ fn try_prepare(dir: &Path, options: &Options, beside: Option<&Path>) -> anyhow::
     }
     let context = || format!("cannot listen at {}", socket.display());
     let listener = std::os::unix::net::UnixListener::bind(&socket).with_context(context)?;
+    let bound = Bound(socket.clone());
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(&socket, mode).with_context(context)?;
     listener.set_nonblocking(true).with_context(context)?;
-    Ok(Prepared { preloaded, socket, listener })
+    Ok(Prepared { preloaded, socket: bound, listener })
 }
 
 /// The library: where it is installed with this program, or built with it.
@@ -181,7 +196,7 @@ impl Prepared {
             });
         })?;
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Library { preloaded, programs, socket, stop, thread })
+        Ok(Library { preloaded, programs, _socket: socket, stop, thread })
     }
 }
 
@@ -215,8 +230,6 @@ impl Drop for Library {
         if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
             tracing::error!(?panic, "the thread that answers programs has failed");
         }
-        // The next region on the directory removes what stays.
-        drop(std::fs::remove_file(&self.socket));
     }
 }
 
