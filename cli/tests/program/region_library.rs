@@ -15,13 +15,15 @@ use crate::{
     region::{Up, first_line, library, region, sh, tree, went_well},
 };
 
-/// A program in C that makes calls of all kinds in a directory and prints what they return.
-fn calls(folder: &Path) -> PathBuf {
-    let program = folder.join("calls");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/c/library.c");
+/// A program in C of this crate: `library` makes calls of all kinds in a directory and prints what
+/// they return, and `rates` has processes make, look at and remove files.
+fn compiled(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
+    let program = folder.join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/c");
     let mut command = Command::new("cc");
-    command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-O1"]);
-    let compiled = command.arg("-o").arg(&program).arg(source).output().unwrap();
+    command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-O1"]).args(options);
+    command.arg("-o").arg(&program).arg(sources.join(format!("{name}.c")));
+    let compiled = command.output().unwrap();
     assert!(compiled.status.success(), "{}", stderr(&compiled));
     program
 }
@@ -44,7 +46,7 @@ fn printed(output: Output) -> String {
 /// Runs the program of calls as a user: in a directory, and in regions without and with the library.
 fn has_the_same_results(user: &[&str]) {
     let (folder, pando) = reachable();
-    let calls = calls(folder.path());
+    let calls = compiled("library", folder.path(), &[]);
     let [plain, without, with] = ["plain", "without", "with"].map(|name| {
         let dir = folder.path().join(name);
         fs::create_dir(&dir).unwrap();
@@ -204,4 +206,20 @@ print(os.read(fd, 4096)[16:].rstrip(b'\\0'))";
     assert!(ended.status.success(), "{}", stderr(&ended));
     assert_eq!(String::from_utf8_lossy(&ended.stdout), "b'new'\n");
     went_well(&up.end(&[]));
+}
+
+#[test]
+fn processes_work_side_by_side_also_with_address_sanitizer() {
+    let folder = folder();
+    for (name, options) in [("plain", &[][..]), ("sanitized", &["-fsanitize=address"])] {
+        let dir = folder.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        let rates = compiled("rates", folder.path(), options);
+        let script = format!("{} 4 50 . write; ls d3 | wc -l", text(&rates));
+        let output = region(&dir, &["--library", "on"], &script);
+        went_well(&output);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let phases: Vec<_> = said.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(phases, ["create", "stat", "unlink", "0"], "{said}");
+    }
 }

@@ -35,6 +35,8 @@ const LIBRARY: &str = "libpando_region.so";
 const REGION: &str = "PANDO_REGION";
 /// The variable by which the loader of programs finds the library.
 const PRELOAD: &str = "LD_PRELOAD";
+/// The variable with options of AddressSanitizer.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// Bytes of a socket's path, with its NUL.
 const SOCKET_BYTES: usize = 108;
 /// Pause after a connection that could not be taken.
@@ -243,6 +245,13 @@ impl Preloaded {
             libraries.push(others);
         }
         command.env(PRELOAD, libraries);
+        // Else programs with AddressSanitizer refuse to start where a library comes before its own.
+        let mut options = std::env::var_os(ASAN_OPTIONS).unwrap_or_default();
+        if !options.is_empty() {
+            options.push(":");
+        }
+        options.push("verify_asan_link_order=0");
+        command.env(ASAN_OPTIONS, options);
         let Preloaded { namespaces: (mounts, users), token, socket, dir, .. } = self;
         command.env(REGION, format!("{device}:{mounts}:{users}:{token}:{socket}:{dir}"));
     }
