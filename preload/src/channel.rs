@@ -153,30 +153,66 @@ fn high(fd: c_int) -> Result<c_int, Lost> {
 }
 
 fn exchange(fd: c_int, ask: &Ask, body: &[iovec], to: &mut [u8]) -> Result<(Answer, usize), Lost> {
-    let mut closes = [0; CLOSES * ASK_BYTES];
-    let mut handles = [0; CLOSES];
-    let mut count = 0;
-    for closed in &CLOSED {
-        if closed.load(Ordering::Relaxed) != 0 {
-            let handle = closed.swap(0, Ordering::Relaxed);
-            if handle != 0 {
-                let mut close = Ask::new(Kind::Close);
-                close.at = handle;
-                let at = count * ASK_BYTES;
-                closes[at..at + ASK_BYTES].copy_from_slice(&close.header(0));
-                handles[count] = handle;
-                count += 1;
-            }
-        }
-    }
-    let exchanged = exchange_only(fd, ask, &closes[..count * ASK_BYTES], body, to);
+    let closes = Closes::take();
+    let exchanged = exchange_only(fd, ask, closes.headers(), body, to);
     if exchanged == Err(Lost::Fault) && !body.is_empty() {
         // The program's buffer was looked at before anything was sent.
-        for handle in &handles[..count] {
+        for handle in &closes.handles[..closes.count] {
             close_later(*handle);
         }
     }
     exchanged
+}
+
+/// Closes a handle at once, without waiting: somebody may ask what is open.
+pub(crate) fn close_now(handle: u64) {
+    close_later(handle);
+    let Some(taken) = take() else { return };
+    let fd = taken.0.fd.load(Ordering::Relaxed);
+    // Without a connection the handle has gone with the last one, or is closed with the next ask.
+    if fd == -1 {
+        return;
+    }
+    let closes = Closes::take();
+    let mut parts = [part(closes.headers())];
+    if all(&mut parts, |parts| raw::send(fd, parts)).is_err() {
+        taken.0.fd.store(-1, Ordering::Relaxed);
+        raw::close(fd);
+    }
+}
+
+/// Handles that are being closed, as messages.
+struct Closes {
+    headers: [u8; CLOSES * ASK_BYTES],
+    handles: [u64; CLOSES],
+    count: usize,
+}
+
+impl Closes {
+    /// All that are to be closed.
+    fn take() -> Closes {
+        let mut closes =
+            Closes { headers: [0; CLOSES * ASK_BYTES], handles: [0; CLOSES], count: 0 };
+        for closed in &CLOSED {
+            if closed.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let handle = closed.swap(0, Ordering::Relaxed);
+            if handle != 0 {
+                let mut close = Ask::new(Kind::Close);
+                close.at = handle;
+                let at = closes.count * ASK_BYTES;
+                closes.headers[at..at + ASK_BYTES].copy_from_slice(&close.header(0));
+                closes.handles[closes.count] = handle;
+                closes.count += 1;
+            }
+        }
+        closes
+    }
+
+    fn headers(&self) -> &[u8] {
+        &self.headers[..self.count * ASK_BYTES]
+    }
 }
 
 fn exchange_only(

@@ -6,7 +6,7 @@
 
 use std::{
     ffi::c_int,
-    sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use crate::{channel, raw, site};
@@ -29,6 +29,8 @@ pub(crate) struct File {
     /// Flags of open(2), as far as they are [`KEPT`].
     flags: AtomicI32,
     position: AtomicU64,
+    /// Whether it was written to: the region does not end under those who write.
+    is_written: AtomicBool,
     /// The thread that uses it; 0: none.
     user: AtomicUsize,
 }
@@ -40,6 +42,7 @@ static TABLE: [File; FILES] = [const {
         ino: AtomicU64::new(0),
         flags: AtomicI32::new(0),
         position: AtomicU64::new(0),
+        is_written: AtomicBool::new(false),
         user: AtomicUsize::new(0),
     }
 }; FILES];
@@ -87,6 +90,7 @@ pub(crate) fn put(fd: c_int, handle: u64, ino: u64, flags: c_int) -> bool {
     file.ino.store(ino, Ordering::Relaxed);
     file.flags.store(flags & KEPT, Ordering::Relaxed);
     file.position.store(0, Ordering::Relaxed);
+    file.is_written.store(false, Ordering::Relaxed);
     if file.state.swap(VIRTUAL, Ordering::Release) == NONE {
         COUNT.fetch_add(1, Ordering::Release);
     }
@@ -97,7 +101,11 @@ pub(crate) fn put(fd: c_int, handle: u64, ino: u64, flags: c_int) -> bool {
 pub(crate) fn take(held: &Held<'_>) {
     if held.file.state.swap(NONE, Ordering::AcqRel) == VIRTUAL {
         COUNT.fetch_sub(1, Ordering::Release);
-        channel::close_later(held.handle());
+        if held.file.is_written.load(Ordering::Relaxed) {
+            channel::close_now(held.handle());
+        } else {
+            channel::close_later(held.handle());
+        }
     }
 }
 
@@ -176,6 +184,11 @@ impl Held<'_> {
 
     pub(crate) fn appends(&self) -> bool {
         self.flags() & libc::O_APPEND != 0
+    }
+
+    /// Bytes are written to it.
+    pub(crate) fn is_written(&self) {
+        self.file.is_written.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn position(&self) -> u64 {

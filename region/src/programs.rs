@@ -91,11 +91,11 @@ impl Programs {
         self.0.sessions.lock().len()
     }
 
-    /// How many files processes have open beside the mount.
+    /// How many files processes have open beside the mount that they have written to.
     #[must_use]
-    pub fn open_files(&self) -> usize {
+    pub fn written_files(&self) -> usize {
         let sessions: Vec<_> = self.0.sessions.lock().values().filter_map(Weak::upgrade).collect();
-        sessions.iter().map(|session| session.open_files()).sum()
+        sessions.iter().map(|session| session.written_files()).sum()
     }
 
     /// Answers a process until its connection ends. What it had open is closed with its last one.

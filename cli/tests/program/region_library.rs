@@ -223,3 +223,35 @@ fn processes_work_side_by_side_also_with_address_sanitizer() {
         assert_eq!(phases, ["create", "stat", "unlink", "0"], "{said}");
     }
 }
+
+#[test]
+fn a_region_does_not_end_under_a_program_that_writes_and_is_not_counted() {
+    let folder = folder();
+    let dir = folder.path().join("d");
+    fs::create_dir(&dir).unwrap();
+    let up = Up::with(&dir, &["--library", "on"]);
+    // By its descriptors a program is counted, and this one closes all that it was given.
+    let daemon = "
+import os, time
+os.closerange(3, 256)
+f = os.open('log', os.O_CREAT | os.O_WRONLY, 0o644)
+os.write(f, b'one')
+open('ready', 'w').close()
+while os.path.exists('go'):
+    time.sleep(0.02)
+os.write(f, b'two')
+os.close(f)
+while os.path.exists('stay'):
+    time.sleep(0.02)";
+    fs::write(folder.path().join("daemon.py"), daemon).unwrap();
+    up.sh("touch go stay; python3 ../daemon.py < /dev/null > /dev/null 2>&1 &
+        until test -e ready; do sleep 0.02; done");
+    let end = ["region", "end", text(&dir)];
+    let said = fail(1, &end);
+    assert!(said.contains("programs use the region: they write to 1 files of it"), "{said}");
+    up.sh("rm go; until grep -q onetwo log; do sleep 0.02; done; rm stay");
+    while !up.end(&[]).status.success() {
+        pause(Duration::from_millis(20));
+    }
+    assert_eq!(sh(&dir, "cat log; ls"), "onetwolog\nready\n");
+}

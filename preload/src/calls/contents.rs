@@ -62,6 +62,7 @@ fn write_at(file: &Held<'_>, parts: &[iovec], at: u64) -> Option<Result<u64, i32
     if len > BODY_MAX || parts.len() > PARTS_MAX {
         return None;
     }
+    file.is_written();
     let mut ask = Ask::new(Kind::Write);
     ask.offset = at;
     ask.flags = if file.appends() { flag::APPEND } else { 0 };

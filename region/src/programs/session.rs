@@ -31,9 +31,16 @@ pub(super) struct Session {
     pub(super) peer: Peer,
     cred: Cred,
     /// Files that it has open beside the mount: it may use no others.
-    handles: Mutex<HashMap<u64, Ino>>,
+    handles: Mutex<HashMap<u64, Opened>>,
     tell: Tell,
     _ending: Ending,
+}
+
+/// A file that a process has open.
+struct Opened {
+    ino: Ino,
+    /// Whether it has written to it.
+    is_written: bool,
 }
 
 /// An answer, and the bytes that follow it.
@@ -45,8 +52,10 @@ impl Session {
         Session { region, peer, cred, handles: Mutex::default(), tell, _ending: ending }
     }
 
-    pub(super) fn open_files(&self) -> usize {
-        self.handles.lock().len()
+    /// How many files it has open that it has written to. Others may be closed already, which it
+    /// tells with its next operation.
+    pub(super) fn written_files(&self) -> usize {
+        self.handles.lock().values().filter(|opened| opened.is_written).count()
     }
 
     /// Runs an operation, and appends its answer.
@@ -149,7 +158,7 @@ impl Session {
             Ok(Some((ino, handle, None)))
         });
         let Some((ino, handle, made_in)) = opened.await? else { return Ok(None) };
-        self.handles.lock().insert(handle.0, ino);
+        self.handles.lock().insert(handle.0, Opened { ino, is_written: false });
         if let Some(dir) = made_in {
             self.names_changed(dir);
         }
@@ -186,8 +195,8 @@ impl Session {
     }
 
     fn close(&self, handle: u64) {
-        let Some(ino) = self.handles.lock().remove(&handle) else { return };
-        close(&self.region, handle, ino);
+        let Some(opened) = self.handles.lock().remove(&handle) else { return };
+        close(&self.region, handle, opened.ino);
     }
 
     async fn read(&self, ask: &Ask) -> client::Result<Option<Answered>> {
@@ -208,6 +217,9 @@ impl Session {
 
     async fn write(&self, ask: &Ask, data: &[u8]) -> client::Result<Option<Answered>> {
         let handle = self.handle(ask.at)?;
+        if let Some(opened) = self.handles.lock().get_mut(&ask.at) {
+            opened.is_written = true;
+        }
         let end = self.region.run(|table| {
             let ino = table.opened(handle)?;
             if table.node(ino).shown {
@@ -383,8 +395,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for (handle, ino) in mem::take(&mut *self.handles.lock()) {
-            close(&self.region, handle, ino);
+        for (handle, opened) in mem::take(&mut *self.handles.lock()) {
+            close(&self.region, handle, opened.ino);
         }
     }
 }

@@ -325,10 +325,10 @@ impl Control {
     /// Why the region cannot end on this machine, as far as programs are counted.
     pub(super) fn why_busy(&self) -> Option<String> {
         let programs = self.shared.programs.get();
-        let files = self.shared.library.as_ref().map_or(0, Programs::open_files);
+        let files = self.shared.library.as_ref().map_or(0, Programs::written_files);
         match (programs, files) {
             (0, 0) => None,
-            (0, _) => Some(format!("programs use the region: {files} files of it are open")),
+            (0, _) => Some(format!("programs use the region: they write to {files} files of it")),
             _ => Some(format!("programs run that were started in the region: {programs}")),
         }
     }
