@@ -239,8 +239,8 @@ impl Preloaded {
     /// Has a program get the library, and find the region that is mounted as this device.
     pub(super) fn give(&self, command: &mut Command, device: u64) {
         let mut libraries = OsString::from(&self.library);
-        let others = std::env::var_os(PRELOAD);
-        if let Some(others) = others.filter(|others| !others.is_empty()) {
+        let others = other_libraries();
+        if !others.is_empty() {
             libraries.push(":");
             libraries.push(others);
         }
@@ -303,20 +303,17 @@ impl Mounts {
 
 /// Has a program not get the library of a region around this one.
 pub(super) fn take_away(command: &mut Command) {
-    let Some(others) = std::env::var_os(PRELOAD).filter(|_| std::env::var_os(REGION).is_some())
-    else {
-        return;
-    };
-    let is_library = |path: &[u8]| Path::new(OsStr::from_bytes(path)).ends_with(LIBRARY);
-    let mut kept = OsString::new();
-    for path in others.as_bytes().split(|byte| *byte == b':' || *byte == b' ') {
-        if !path.is_empty() && !is_library(path) {
-            if !kept.is_empty() {
-                kept.push(":");
-            }
-            kept.push(OsStr::from_bytes(path));
-        }
+    if std::env::var_os(REGION).is_some() {
+        command.env(PRELOAD, other_libraries());
+        command.env_remove(REGION);
     }
-    command.env(PRELOAD, kept);
-    command.env_remove(REGION);
+}
+
+/// Libraries that programs get besides, as this one has them.
+fn other_libraries() -> OsString {
+    let libraries = std::env::var_os(PRELOAD).unwrap_or_default();
+    let is_ours = |path: &[u8]| Path::new(OsStr::from_bytes(path)).ends_with(LIBRARY);
+    let paths = libraries.as_bytes().split(|byte| *byte == b':' || *byte == b' ');
+    let others: Vec<_> = paths.filter(|path| !path.is_empty() && !is_ours(path)).collect();
+    OsStr::from_bytes(&others.join(&b':')).to_owned()
 }
