@@ -33,6 +33,8 @@ pub(crate) struct File {
     is_written: AtomicBool,
     /// The thread that uses it; 0: none.
     user: AtomicUsize,
+    /// How many threads wait for that.
+    waiting: AtomicU32,
 }
 
 static TABLE: [File; FILES] = [const {
@@ -44,6 +46,7 @@ static TABLE: [File; FILES] = [const {
         position: AtomicU64::new(0),
         is_written: AtomicBool::new(false),
         user: AtomicUsize::new(0),
+        waiting: AtomicU32::new(0),
     }
 }; FILES];
 
@@ -118,6 +121,9 @@ pub(crate) fn forget() {
         if file.user.load(Ordering::Relaxed) != 0 {
             file.user.store(0, Ordering::Relaxed);
         }
+        if file.waiting.load(Ordering::Relaxed) != 0 {
+            file.waiting.store(0, Ordering::Relaxed);
+        }
     }
     COUNT.store(0, Ordering::Relaxed);
 }
@@ -133,16 +139,25 @@ impl File {
     /// Waits until no other thread uses it. `None`: it is virtual no more by then.
     fn hold(&self) -> Option<Held<'_>> {
         let me = raw::thread();
-        let is_within = loop {
-            let free = self.user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
-            match free {
-                Ok(_) => break false,
-                Err(user) if user == me => break true,
-                Err(_) => raw::sched_yield(),
+        let is_within = self.user.load(Ordering::Relaxed) == me;
+        // One that comes again and again lets those go first who wait.
+        let must_wait = self.waiting.load(Ordering::Relaxed) > 0 || !self.try_hold(me);
+        if !is_within && must_wait {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            loop {
+                raw::sched_yield();
+                if self.try_hold(me) {
+                    break;
+                }
             }
-        };
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
         let held = Held { file: self, is_within };
         (self.state.load(Ordering::Acquire) == VIRTUAL).then_some(held)
+    }
+
+    fn try_hold(&self, me: usize) -> bool {
+        self.user.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
 
