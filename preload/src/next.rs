@@ -39,7 +39,7 @@ macro_rules! calls {
         $(
             /// # Safety
             ///
-            /// As of the function of this name.
+            /// The same as of the function of this name.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $of),*) -> $to {
                 #[allow(unused_variables, reason = "a function that is never passed on")]
@@ -63,4 +63,19 @@ macro_rules! calls {
         )*
     };
 }
-pub(crate) use calls;
+/// Functions before which something is done with their first argument, and that go on then.
+macro_rules! calls_after {
+    ($before:path: $(
+        fn $name:ident($first:ident: $of_first:ty $(, $arg:ident: $of:ty)* $(,)?) -> $to:ty;
+    )*) => {
+        $crate::next::calls! { next:
+            $(
+                fn $name($first: $of_first $(, $arg: $of)*) -> $to {
+                    $before($first);
+                    next($first $(, $arg)*)
+                }
+            )*
+        }
+    };
+}
+pub(crate) use {calls, calls_after};

@@ -64,7 +64,7 @@ pub(crate) unsafe fn place<'a>(dirfd: c_int, path: *const c_char) -> Option<Plac
 ///
 /// # Safety
 ///
-/// As of [`place`].
+/// The same as of [`place`].
 pub(crate) unsafe fn is_in(dirfd: c_int, path: *const c_char) -> bool {
     if !site::is_on() || path.is_null() {
         return false;

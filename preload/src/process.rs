@@ -77,7 +77,7 @@ macro_rules! passes {
 
             /// # Safety
             ///
-            /// As of the function of this name.
+            /// The same as of the function of this name.
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name() -> c_int {

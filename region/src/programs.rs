@@ -6,8 +6,8 @@
 //! it through the mount: links and `..` in a path, rights that the owner's bits do not give, large
 //! files, directories' names, and all that only the file system below can make right.
 //!
-//! What a mount was told of ([`Node::shown`]), the kernel may have cached, so it is changed and read
-//! through the mount alone. Directories are excepted: their names are not cached where they are
+//! The kernel may have cached whatever a mount was told of ([`Node::shown`]), so that is changed and
+//! read through the mount alone. Directories are excepted: their names are not cached where they are
 //! absent, and of their times the kernel is told that they have changed.
 //!
 //! Invariants: no program gets more by this than the kernel would give it through the mount; and

@@ -8,7 +8,7 @@ use libc::{off_t, size_t, ssize_t};
 use crate::{
     calls::open::LARGE,
     channel, files,
-    next::calls,
+    next::{calls, calls_after},
     place::{self, returned},
     raw, site, swap,
 };
@@ -52,10 +52,6 @@ fn fcntl_here(fd: c_int, command: c_int) -> Option<c_int> {
 }
 
 calls! { next:
-    fn dup(fd: c_int) -> c_int {
-        swap::one(fd);
-        next(fd)
-    }
 
     fn dup2(from: c_int, to: c_int) -> c_int {
         swap::one(from);
@@ -109,16 +105,6 @@ calls! { next:
         next(fd, to)
     }
 
-    fn ttyname(fd: c_int) -> *mut c_char {
-        swap::one(fd);
-        next(fd)
-    }
-
-    fn ttyname_r(fd: c_int, to: *mut c_char, len: size_t) -> c_int {
-        swap::one(fd);
-        next(fd, to, len)
-    }
-
     fn inotify_add_watch(watcher: c_int, path: *const c_char, mask: u32) -> c_int {
         unsafe { watched(libc::AT_FDCWD, path) };
         next(watcher, path, mask)
@@ -133,21 +119,6 @@ calls! { next:
     ) -> c_int {
         unsafe { watched(dirfd, path) };
         next(watcher, flags, mask, dirfd, path)
-    }
-
-    fn flock(fd: c_int, operation: c_int) -> c_int {
-        swap::one(fd);
-        next(fd, operation)
-    }
-
-    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int {
-        swap::one(fd);
-        next(fd, command, len)
-    }
-
-    fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int {
-        swap::one(fd);
-        next(fd, command, len)
     }
 
     fn mmap(
@@ -224,167 +195,12 @@ calls! { next:
         next(from, from_at, to, to_at, len, flags)
     }
 
-    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count)
-    }
-
-    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at)
-    }
-
-    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at)
-    }
-
-    fn preadv2(
-        fd: c_int,
-        parts: *const libc::iovec,
-        count: c_int,
-        at: off_t,
-        flags: c_int,
-    ) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at, flags)
-    }
-
-    fn preadv64v2(
-        fd: c_int,
-        parts: *const libc::iovec,
-        count: c_int,
-        at: off_t,
-        flags: c_int,
-    ) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at, flags)
-    }
-
-    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at)
-    }
-
-    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at)
-    }
-
-    fn pwritev2(
-        fd: c_int,
-        parts: *const libc::iovec,
-        count: c_int,
-        at: off_t,
-        flags: c_int,
-    ) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at, flags)
-    }
-
-    fn pwritev64v2(
-        fd: c_int,
-        parts: *const libc::iovec,
-        count: c_int,
-        at: off_t,
-        flags: c_int,
-    ) -> ssize_t {
-        swap::one(fd);
-        next(fd, parts, count, at, flags)
-    }
-
     fn posix_fadvise(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
         if files::is_virtual(fd) { 0 } else { next(fd, at, len, advice) }
     }
 
     fn posix_fadvise64(fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
         if files::is_virtual(fd) { 0 } else { next(fd, at, len, advice) }
-    }
-
-    fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, at, len)
-    }
-
-    fn fallocate(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
-        swap::one(fd);
-        next(fd, mode, at, len)
-    }
-
-    fn fallocate64(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
-        swap::one(fd);
-        next(fd, mode, at, len)
-    }
-
-    fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int {
-        swap::one(fd);
-        next(fd, at, len)
-    }
-
-    fn posix_fallocate64(fd: c_int, at: off_t, len: off_t) -> c_int {
-        swap::one(fd);
-        next(fd, at, len)
-    }
-
-    fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int {
-        swap::one(fd);
-        next(fd, at, len, flags)
-    }
-
-    fn syncfs(fd: c_int) -> c_int {
-        swap::one(fd);
-        next(fd)
-    }
-
-    fn fstatfs(fd: c_int, to: *mut libc::statfs) -> c_int {
-        swap::one(fd);
-        next(fd, to)
-    }
-
-    fn fstatfs64(fd: c_int, to: *mut libc::statfs64) -> c_int {
-        swap::one(fd);
-        next(fd, to)
-    }
-
-    fn fstatvfs(fd: c_int, to: *mut libc::statvfs) -> c_int {
-        swap::one(fd);
-        next(fd, to)
-    }
-
-    fn fstatvfs64(fd: c_int, to: *mut libc::statvfs64) -> c_int {
-        swap::one(fd);
-        next(fd, to)
-    }
-
-    fn fpathconf(fd: c_int, name: c_int) -> libc::c_long {
-        swap::one(fd);
-        next(fd, name)
-    }
-
-    fn fgetxattr(fd: c_int, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, name, to, len)
-    }
-
-    fn fsetxattr(
-        fd: c_int,
-        name: *const c_char,
-        value: *const c_void,
-        len: size_t,
-        flags: c_int,
-    ) -> c_int {
-        swap::one(fd);
-        next(fd, name, value, len, flags)
-    }
-
-    fn flistxattr(fd: c_int, to: *mut c_char, len: size_t) -> ssize_t {
-        swap::one(fd);
-        next(fd, to, len)
-    }
-
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        swap::one(fd);
-        next(fd, name)
     }
 
     fn linkat(
@@ -422,6 +238,40 @@ calls! { next:
         swap::one(fd);
         next(epoll, operation, fd, event)
     }
+}
+
+calls_after! { swap::one:
+    fn dup(fd: c_int) -> c_int;
+    fn ttyname(fd: c_int) -> *mut c_char;
+    fn ttyname_r(fd: c_int, to: *mut c_char, len: size_t) -> c_int;
+    fn flock(fd: c_int, operation: c_int) -> c_int;
+    fn lockf(fd: c_int, command: c_int, len: off_t) -> c_int;
+    fn lockf64(fd: c_int, command: c_int, len: off_t) -> c_int;
+    fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t;
+    fn preadv(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t;
+    fn preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t;
+    fn preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t;
+    fn pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t) -> ssize_t;
+    fn pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t;
+    fn fallocate(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int;
+    fn fallocate64(fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int;
+    fn posix_fallocate(fd: c_int, at: off_t, len: off_t) -> c_int;
+    fn posix_fallocate64(fd: c_int, at: off_t, len: off_t) -> c_int;
+    fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int;
+    fn syncfs(fd: c_int) -> c_int;
+    fn fstatfs(fd: c_int, to: *mut libc::statfs) -> c_int;
+    fn fstatfs64(fd: c_int, to: *mut libc::statfs64) -> c_int;
+    fn fstatvfs(fd: c_int, to: *mut libc::statvfs) -> c_int;
+    fn fstatvfs64(fd: c_int, to: *mut libc::statvfs64) -> c_int;
+    fn fpathconf(fd: c_int, name: c_int) -> libc::c_long;
+    fn fgetxattr(fd: c_int, name: *const c_char, to: *mut c_void, len: size_t) -> ssize_t;
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int;
+    fn flistxattr(fd: c_int, to: *mut c_char, len: size_t) -> ssize_t;
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int;
 }
 
 /// Somebody is about to watch a path: the kernel sees all changes of its region from now on.

@@ -5,7 +5,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{gid_t, uid_t};
 
-use crate::{next::calls, raw, site, swap};
+use crate::{
+    next::{calls, calls_after},
+    raw, site, swap,
+};
 
 /// The kernel gets to know all descriptors, and all calls.
 pub(crate) fn rest() {
@@ -20,85 +23,6 @@ pub(crate) fn rest() {
 }
 
 calls! { next:
-    fn setuid(uid: uid_t) -> c_int {
-        rest();
-        next(uid)
-    }
-
-    fn setgid(gid: gid_t) -> c_int {
-        rest();
-        next(gid)
-    }
-
-    fn seteuid(uid: uid_t) -> c_int {
-        rest();
-        next(uid)
-    }
-
-    fn setegid(gid: gid_t) -> c_int {
-        rest();
-        next(gid)
-    }
-
-    fn setreuid(uid: uid_t, counts: uid_t) -> c_int {
-        rest();
-        next(uid, counts)
-    }
-
-    fn setregid(gid: gid_t, counts: gid_t) -> c_int {
-        rest();
-        next(gid, counts)
-    }
-
-    fn setresuid(uid: uid_t, counts: uid_t, saved: uid_t) -> c_int {
-        rest();
-        next(uid, counts, saved)
-    }
-
-    fn setresgid(gid: gid_t, counts: gid_t, saved: gid_t) -> c_int {
-        rest();
-        next(gid, counts, saved)
-    }
-
-    fn setfsuid(uid: uid_t) -> c_int {
-        rest();
-        next(uid)
-    }
-
-    fn setfsgid(gid: gid_t) -> c_int {
-        rest();
-        next(gid)
-    }
-
-    fn capset(header: *mut c_void, data: *const c_void) -> c_int {
-        rest();
-        next(header, data)
-    }
-
-    fn chroot(path: *const c_char) -> c_int {
-        rest();
-        next(path)
-    }
-
-    fn unshare(flags: c_int) -> c_int {
-        rest();
-        next(flags)
-    }
-
-    fn setns(fd: c_int, kind: c_int) -> c_int {
-        rest();
-        next(fd, kind)
-    }
-
-    fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int {
-        limited(resource);
-        next(resource, limit)
-    }
-
-    fn setrlimit64(resource: c_int, limit: *const libc::rlimit64) -> c_int {
-        limited(resource);
-        next(resource, limit)
-    }
 
     fn prlimit(
         pid: libc::pid_t,
@@ -123,6 +47,33 @@ calls! { next:
         }
         next(pid, resource, limit, before)
     }
+}
+
+calls_after! { changed:
+    fn setuid(uid: uid_t) -> c_int;
+    fn setgid(gid: gid_t) -> c_int;
+    fn seteuid(uid: uid_t) -> c_int;
+    fn setegid(gid: gid_t) -> c_int;
+    fn setreuid(uid: uid_t, counts: uid_t) -> c_int;
+    fn setregid(gid: gid_t, counts: gid_t) -> c_int;
+    fn setresuid(uid: uid_t, counts: uid_t, saved: uid_t) -> c_int;
+    fn setresgid(gid: gid_t, counts: gid_t, saved: gid_t) -> c_int;
+    fn setfsuid(uid: uid_t) -> c_int;
+    fn setfsgid(gid: gid_t) -> c_int;
+    fn capset(header: *mut c_void, data: *const c_void) -> c_int;
+    fn chroot(path: *const c_char) -> c_int;
+    fn unshare(flags: c_int) -> c_int;
+    fn setns(fd: c_int, kind: c_int) -> c_int;
+}
+
+calls_after! { limited:
+    fn setrlimit(resource: c_int, limit: *const libc::rlimit) -> c_int;
+    fn setrlimit64(resource: c_int, limit: *const libc::rlimit64) -> c_int;
+}
+
+/// The process is about to have other rights, or to see other files.
+fn changed<T>(_: T) {
+    rest();
 }
 
 /// Files may be bounded in size from now on, which the kernel sees to.

@@ -143,6 +143,35 @@ macro_rules! stat_or {
     };
 }
 
+/// Functions of old programs, which say what `struct stat` is like.
+macro_rules! versioned {
+    ($(fn $name:ident($arg:ident: $of:ty) found $found:expr;)*) => {
+        calls! { next:
+            $(
+                fn $name(version: c_int, $arg: $of, to: *mut libc::stat) -> c_int {
+                    if version != STAT_VERSION {
+                        return next(version, $arg, to);
+                    }
+                    stat_or!($found, to, next(version, $arg, to))
+                }
+            )*
+        }
+    };
+}
+
+versioned! {
+    fn __xstat(path: *const c_char) found unsafe { found(libc::AT_FDCWD, path, 0) };
+    fn __xstat64(path: *const c_char) found unsafe { found(libc::AT_FDCWD, path, 0) };
+    fn __lxstat(path: *const c_char) found unsafe {
+        found(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
+    };
+    fn __lxstat64(path: *const c_char) found unsafe {
+        found(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
+    };
+    fn __fxstat(fd: c_int) found of_file(fd);
+    fn __fxstat64(fd: c_int) found of_file(fd);
+}
+
 calls! { next:
     fn stat(path: *const c_char, to: *mut libc::stat) -> c_int {
         stat_or!(unsafe { found(libc::AT_FDCWD, path, 0) }, to, next(path, to))
@@ -174,50 +203,6 @@ calls! { next:
 
     fn fstat64(fd: c_int, to: *mut libc::stat) -> c_int {
         stat_or!(of_file(fd), to, next(fd, to))
-    }
-
-    fn __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int {
-        if version != STAT_VERSION {
-            return next(version, path, to);
-        }
-        stat_or!(unsafe { found(libc::AT_FDCWD, path, 0) }, to, next(version, path, to))
-    }
-
-    fn __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int {
-        if version != STAT_VERSION {
-            return next(version, path, to);
-        }
-        stat_or!(unsafe { found(libc::AT_FDCWD, path, 0) }, to, next(version, path, to))
-    }
-
-    fn __lxstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int {
-        if version != STAT_VERSION {
-            return next(version, path, to);
-        }
-        let flags = libc::AT_SYMLINK_NOFOLLOW;
-        stat_or!(unsafe { found(libc::AT_FDCWD, path, flags) }, to, next(version, path, to))
-    }
-
-    fn __lxstat64(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int {
-        if version != STAT_VERSION {
-            return next(version, path, to);
-        }
-        let flags = libc::AT_SYMLINK_NOFOLLOW;
-        stat_or!(unsafe { found(libc::AT_FDCWD, path, flags) }, to, next(version, path, to))
-    }
-
-    fn __fxstat(version: c_int, fd: c_int, to: *mut libc::stat) -> c_int {
-        if version != STAT_VERSION {
-            return next(version, fd, to);
-        }
-        stat_or!(of_file(fd), to, next(version, fd, to))
-    }
-
-    fn __fxstat64(version: c_int, fd: c_int, to: *mut libc::stat) -> c_int {
-        if version != STAT_VERSION {
-            return next(version, fd, to);
-        }
-        stat_or!(of_file(fd), to, next(version, fd, to))
     }
 
     fn __fxstatat(

@@ -105,6 +105,13 @@ impl Session {
         self.peer.may(attr, WRITE | EXECUTE) && attr.mode & MODE_STICKY == 0
     }
 
+    /// Whether something with this mode may be made in a directory that was walked to, and the table
+    /// can make it right.
+    fn may_make(&self, table: &Table, dir: Ino, mode: u32) -> bool {
+        let above = table.node(dir).directory().expect("walked to one");
+        !above.default_acl && self.may_change(table, dir) && mode & SET_ID == 0
+    }
+
     /// Has kernels ask for a directory's times anew, if they may know the old ones.
     fn names_changed(&self, dir: Ino) {
         let told = {
@@ -174,11 +181,9 @@ impl Session {
         mode: u32,
         want: u32,
     ) -> Quick<(Ino, Handle)> {
-        let above = table.node(dir.ino).directory().expect("walked to one");
         // The kernel may have to open it later.
         let can_be_opened = self.peer.uid == 0 || (mode >> 6) & want == want;
-        let may = self.may_change(table, dir.ino) && can_be_opened;
-        if above.default_acl || !may || mode & SET_ID != 0 {
+        if !can_be_opened || !self.may_make(table, dir.ino, mode) {
             return Ok(None);
         }
         let body = Body::Inline(Arc::default());
@@ -300,8 +305,7 @@ impl Session {
             if found.is_some() {
                 return Err(FsError::Exists.into());
             }
-            let above = table.node(dir.ino).directory().expect("walked to one");
-            if above.default_acl || !self.may_change(table, dir.ino) || ask.mode & SET_ID != 0 {
+            if !self.may_make(table, dir.ino, ask.mode) {
                 return Ok(None);
             }
             let new = New { kind, mode: ask.mode & MODE_BITS, rdev: 0 };
