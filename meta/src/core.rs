@@ -1,10 +1,10 @@
 //! One core: a single-threaded executor of requests.
 //!
 //! Connections stay on the core that accepted them. In one wake-up every connection that has bytes
-//! decodes all its requests into the core's queue. Then the whole queue is executed inline
+//! decodes all its requests into the core's queue. Then a piece of the queue is executed inline
 //! ([`execute`]), its effects gathered in one batch and written once, and only then is all of it
-//! answered. So everything that was ready shares the cost of one write, and nobody waits for a
-//! timer.
+//! answered; clients work on these answers while the core has the next piece. So everything that
+//! was ready shares the cost of a write or two, and nobody waits for a timer.
 //!
 //! This file has what mechanisms use of a core: they queue steps, and ask other servers. They do
 //! not know how it executes.
@@ -15,6 +15,7 @@ mod execute;
 
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
     rc::Rc,
     sync::Arc,
 };
@@ -51,7 +52,7 @@ pub struct Core {
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     index: usize,
-    queue: RefCell<Vec<Work>>,
+    queue: RefCell<VecDeque<Work>>,
     run: RefCell<OpenGroup>,
     wake: Notify,
     /// The other servers.
@@ -86,7 +87,6 @@ struct OpenGroup {
     done: Vec<oneshot::Sender<()>>,
     /// Runs of operations that commit with this group.
     phases: Vec<oneshot::Sender<Ended>>,
-    executed: usize,
     /// Whether this core is inside the [`Gate`](crate::gate::Gate).
     is_inside: bool,
     /// The requests of this group, to be recorded when their answers leave.
@@ -104,7 +104,6 @@ impl Core {
             touched: Vec::new(),
             done: Vec::new(),
             phases: Vec::new(),
-            executed: 0,
             is_inside: false,
             notes: Vec::new(),
             lap: Nanos::default(),
@@ -185,7 +184,7 @@ impl Inner {
     }
 
     pub(crate) fn push(&self, work: Work) {
-        self.queue.borrow_mut().push(work);
+        self.queue.borrow_mut().push_back(work);
         self.counts().queued.add(1);
         self.wake.notify_one();
     }

@@ -36,27 +36,44 @@ use crate::{
 
 /// A group is written after this many requests, even if more are waiting: that bounds their delay.
 const GROUP_REQUESTS_MAX: usize = 512;
+/// Fewer requests are not divided into groups: the wake-ups would cost more than what is gained.
+const GROUP_REQUESTS_MIN: usize = 8;
 
 impl Core {
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
     pub async fn run(&self) {
-        self.run_after(yield_now).await;
+        let mut before = 0;
+        self.run_after(yield_now, |waiting| {
+            before = piece(waiting, before);
+            before
+        })
+        .await;
     }
 
     /// Like [`Core::run`], for a core whose clients are tasks beside it. Their requests are here
     /// already, so the core executes them without looking at the network first.
     pub async fn run_beside_clients(&self) {
-        self.run_after(|| std::future::ready(())).await;
+        self.run_after(|| std::future::ready(()), |waiting| waiting.min(GROUP_REQUESTS_MAX)).await;
     }
 
-    async fn run_after<F: Future<Output = ()>>(&self, pause: impl Fn() -> F) {
+    /// `piece` says how many of so many requests that wait are executed before others run.
+    async fn run_after<F: Future<Output = ()>>(
+        &self,
+        pause: impl Fn() -> F,
+        mut piece: impl FnMut(usize) -> usize,
+    ) {
         let mut work = Vec::new();
         loop {
             self.inner.wake.notified().await;
-            // Connections that are ready in the same wake-up bring their requests first.
-            pause().await;
             loop {
-                mem::swap(&mut work, &mut *self.inner.queue.borrow_mut());
+                // Connections that are ready in the same wake-up bring their requests first, and
+                // the answers to the piece before leave.
+                pause().await;
+                {
+                    let mut queue = self.inner.queue.borrow_mut();
+                    let piece = piece(queue.len());
+                    work.extend(queue.drain(..piece));
+                }
                 if work.is_empty() {
                     break;
                 }
@@ -66,6 +83,15 @@ impl Core {
             }
         }
     }
+}
+
+/// How many of `waiting` requests are executed as the next group, after one of `before`: half of
+/// what clients have under way, as far as that is seen here. So clients have answers to work on
+/// while the core executes the other half, and neither waits for the other.
+fn piece(waiting: usize, before: usize) -> usize {
+    let half = usize::midpoint(waiting, before).clamp(GROUP_REQUESTS_MIN, GROUP_REQUESTS_MAX);
+    // A small rest would be a group of its own.
+    if waiting < half + half / 2 { waiting.min(GROUP_REQUESTS_MAX) } else { half }
 }
 
 impl Inner {
@@ -101,9 +127,7 @@ impl Inner {
                     run.lap = self.shared.observed.now();
                 }
             }
-            run.executed += 1;
-            let is_full =
-                run.executed >= GROUP_REQUESTS_MAX || run.group.changes.bytes() >= GROUP_BYTES_MAX;
+            let is_full = run.group.changes.bytes() >= GROUP_BYTES_MAX;
             // Others wait outside while this core is alone.
             if is_full || run.group.is_alone {
                 self.write(run);
@@ -458,7 +482,6 @@ impl Inner {
         self.shared.locks.unlock_all(&mut run.group.locks);
         run.group.leave_sessions();
         self.leave(run);
-        run.executed = 0;
         run.done.drain(..).for_each(|done| {
             // The waiting task may have gone.
             let _ = done.send(());
@@ -586,5 +609,30 @@ impl OpenGroup {
             self.touched.push((connection.clone(), connection.buffered()));
             connection.heard();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_half_of_what_it_has_under_way_while_the_core_has_the_other() {
+        // 128 are under way: those of the piece before come back while the next one is executed.
+        assert_eq!(piece(128, 0), 64);
+        assert_eq!(piece(64, 64), 64);
+        // Some of them came back late.
+        assert_eq!(piece(80, 64), 80);
+        assert_eq!(piece(16, 0), 8);
+    }
+
+    #[test]
+    fn pieces_are_neither_tiny_nor_without_bound() {
+        for few in [0, 1, 7, 8, 11] {
+            assert_eq!(piece(few, 0), few, "nothing is left behind");
+        }
+        assert_eq!(piece(12, 0), 8);
+        assert_eq!(piece(600, 512), 512);
+        assert_eq!(piece(100_000, 512), 512);
     }
 }
