@@ -42,9 +42,11 @@ const GROUP_REQUESTS_MIN: usize = 8;
 impl Core {
     /// Executes what connections bring. Runs until it is dropped; must be polled in a `LocalSet`.
     pub async fn run(&self) {
+        // Answers that wait for stable storage share a sync, and a sync costs more than a wait.
+        let is_strict = self.inner.shared.options.durability == Durability::Strict;
         let mut before = 0;
         self.run_after(yield_now, |waiting| {
-            before = piece(waiting, before);
+            before = if is_strict { all(waiting) } else { piece(waiting, before) };
             before
         })
         .await;
@@ -53,7 +55,7 @@ impl Core {
     /// Like [`Core::run`], for a core whose clients are tasks beside it. Their requests are here
     /// already, so the core executes them without looking at the network first.
     pub async fn run_beside_clients(&self) {
-        self.run_after(|| std::future::ready(()), |waiting| waiting.min(GROUP_REQUESTS_MAX)).await;
+        self.run_after(|| std::future::ready(()), all).await;
     }
 
     /// `piece` says how many of so many requests that wait are executed before others run.
@@ -85,13 +87,18 @@ impl Core {
     }
 }
 
+/// The next group has all of `waiting` requests, as far as a group may.
+fn all(waiting: usize) -> usize {
+    waiting.min(GROUP_REQUESTS_MAX)
+}
+
 /// How many of `waiting` requests are executed as the next group, after one of `before`: half of
 /// what clients have under way, as far as that is seen here. So clients have answers to work on
 /// while the core executes the other half, and neither waits for the other.
 fn piece(waiting: usize, before: usize) -> usize {
     let half = usize::midpoint(waiting, before).clamp(GROUP_REQUESTS_MIN, GROUP_REQUESTS_MAX);
     // A small rest would be a group of its own.
-    if waiting < half + half / 2 { waiting.min(GROUP_REQUESTS_MAX) } else { half }
+    if waiting < half + half / 2 { all(waiting) } else { half }
 }
 
 impl Inner {
