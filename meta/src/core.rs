@@ -3,8 +3,9 @@
 //! Connections stay on the core that accepted them. In one wake-up every connection that has bytes
 //! decodes all its requests into the core's queue. Then a piece of the queue is executed inline
 //! ([`execute`]), its effects gathered in one batch and written once, and only then is all of it
-//! answered; clients work on these answers while the core has the next piece. So everything that
-//! was ready shares the cost of a write or two, and nobody waits for a timer.
+//! answered; clients work on these answers while the core has the next piece. With strict
+//! durability a piece is all that is ready. So requests that were ready share the cost of a write,
+//! and nobody waits for a timer.
 //!
 //! This file has what mechanisms use of a core: they queue steps, and ask other servers. They do
 //! not know how it executes.
