@@ -76,11 +76,12 @@ use crate::{
 /// three zones, and the configuration has lanes and the hash of ids; in 14, and 15 of clusters,
 /// content records may end with a listing; in 16, and 17 of clusters, records of kind `G` may name a
 /// base of a backup; in 18, and 19 of clusters, records of kind `A` count what users and groups use;
-/// in 20, and 21 of clusters, placement may be hybrid, and content records say so before a listing.
+/// in 20, and 21 of clusters, placement may be hybrid, and content records say so before a listing;
+/// in 22, and 23 of clusters, a record of kind `Q` may have several answers.
 /// Every data directory can be brought to the next version, but not the other way round.
-const VERSION: u32 = 20;
+const VERSION: u32 = 22;
 /// Version of a directory of one server of several: who does not know of them must not serve it.
-const VERSION_CLUSTER: u32 = 21;
+const VERSION_CLUSTER: u32 = 23;
 /// The oldest that is brought up to date.
 const VERSION_MIN: u32 = 1;
 const ABOUT: &str = "pando.json";

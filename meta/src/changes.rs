@@ -12,10 +12,11 @@
 //! Invariant: the overlay says what every key of the group will have when its batch is written, but
 //! for runs.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
-use base::{DirId, HashMap, Ino, SessionId};
-use store::{Batch, Op};
+use base::{DirId, HashMap, Ino, Seq, SessionId};
+use bytes::Bytes;
+use store::Batch;
 use wire::TxnId;
 
 use crate::{
@@ -23,7 +24,8 @@ use crate::{
     feed::Logged,
     file_locks::LetIn,
     keys::ring::KeyRing,
-    record::{Content, Key, QuotaId, Record as _, Settings, Usage, key},
+    record::{Content, Key, QuotaId, Record as _, Settings, Usage, key, system::StoredAnswers},
+    session::Session,
 };
 
 /// The changes that one core has made since its last write.
@@ -32,9 +34,10 @@ pub(crate) struct Changes {
     overlay: HashMap<Key, Change>,
     /// All changes in the overlay but those of directories.
     batch: Batch,
-    /// The stored answers. They are written after everything else: so their ascending keys come one
-    /// after the other, and the engine finds the place of each beside the one before.
-    answers: Batch,
+    /// Answers to store. Those of a session are one record.
+    answers: Vec<StoresAnswer>,
+    /// Bytes of the answers.
+    answers_bytes: usize,
     /// The keys of directories in the overlay.
     dirs: Vec<Key>,
     /// The first and last key of each run in the batch.
@@ -46,6 +49,13 @@ pub(crate) struct Changes {
     /// Usage that is charged to quotas.
     charged: HashMap<QuotaId, Usage>,
     pub(crate) facts: Facts,
+}
+
+/// An answer to store with the change that it tells of.
+struct StoresAnswer {
+    session: Arc<Session>,
+    seq: Seq,
+    answer: Bytes,
 }
 
 /// Facts besides records, which operations state. All are true when the group is written.
@@ -207,9 +217,10 @@ impl Changes {
         end - value.len()..end
     }
 
-    /// Puts a stored answer.
-    pub(crate) fn put_answer(&mut self, key: &[u8], answer: &[u8]) {
-        self.answers.put(key, answer);
+    /// Has the answer to a session's request stored.
+    pub(crate) fn put_answer(&mut self, session: Arc<Session>, seq: Seq, answer: Bytes) {
+        self.answers_bytes += answer.len();
+        self.answers.push(StoresAnswer { session, seq, answer });
     }
 
     /// Adds the charges of an operation.
@@ -240,15 +251,15 @@ impl Changes {
         let within = |key: &[u8]| key >= from && key < to;
         self.overlay.keys().any(|key| within(key))
             || self.spans.iter().any(|(first, last)| last[..] >= *from && first[..] < *to)
-            || self.answers.ops().any(|op| match op {
-                Op::Put { key, .. } | Op::Delete { key } => within(key),
-                Op::DeleteRange { .. } => unreachable!("answers are put"),
+            || self.answers.iter().any(|stores| {
+                let records = key::answers(stores.session.id);
+                to > &records[..] && from < &key::end_of(&records)[..]
             })
     }
 
     /// Approximate number of bytes of the write.
     pub(crate) fn bytes(&self) -> usize {
-        self.batch.bytes() + self.answers.bytes()
+        self.batch.bytes() + self.answers_bytes
     }
 
     /// All changes, each key once, but for directories.
@@ -294,13 +305,33 @@ impl Changes {
                 self.batch.put(&key, &self.encoded);
             }
         }
-        self.batch.append(&self.answers);
-        self.answers.clear();
+        self.put_answers();
         self.overlay.clear();
         self.spans.clear();
         self.ran.clear();
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
+    }
+}
+
+impl Changes {
+    /// Puts a record with the answers to each session.
+    fn put_answers(&mut self) {
+        // Nearly always there is one session, or each has its requests in a row.
+        self.answers.sort_by_key(|stores| stores.session.id);
+        for of_one in self.answers.chunk_by(|one, next| Arc::ptr_eq(&one.session, &next.session)) {
+            let session = &of_one[0].session;
+            let last = of_one.iter().map(|stores| stores.seq).max().unwrap_or_default();
+            let (slot, settled) = session.slot_for(last);
+            self.encoded.clear();
+            StoredAnswers::begin_record(settled, &mut self.encoded);
+            for StoresAnswer { seq, answer, .. } in of_one {
+                StoredAnswers::encode_answer(*seq, answer, &mut self.encoded);
+            }
+            self.batch.put(&key::answer(session.id, slot), &self.encoded);
+        }
+        self.answers.clear();
+        self.answers_bytes = 0;
     }
 }
 
@@ -317,6 +348,7 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use base::{EntryName, ShardId};
+    use store::Op;
 
     use super::*;
     use crate::record::TrashSetting;
@@ -343,6 +375,41 @@ mod tests {
         assert_eq!(changes.all().count(), 2, "each key comes once");
         assert_eq!(ops(&changes.take_batch()), 3);
         assert!(changes.are_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_of_a_group_are_one_record_for_each_session() {
+        let [one, other] = [1, 2].map(|id| Arc::new(Session::new(SessionId(id), 0, "test".into())));
+        let mut changes = Changes::default();
+        for (session, seq) in [(&one, 7), (&other, 3), (&one, 5)] {
+            assert!(session.begin(Seq(seq), Seq(2)).is_ok());
+            changes.put_answer(session.clone(), Seq(seq), Bytes::from(format!("answer {seq}")));
+        }
+        assert!(!changes.are_none() && changes.bytes() > 0);
+        let answers = |id| key::answers(SessionId(id));
+        assert!(
+            changes.are_in(&answers(1), &answers(2)) && !changes.are_in(&answers(3), &answers(4))
+        );
+        changes.put(name(1), b"one");
+        let batch = changes.take_batch();
+        let stored: Vec<_> = batch
+            .ops()
+            .filter_map(|op| match op {
+                Op::Put { key, value } if *key != *name(1) => {
+                    let stored = StoredAnswers::from_record(&Bytes::copy_from_slice(value));
+                    Some((Key::from_slice(key), stored.unwrap()))
+                }
+                _ => None,
+            })
+            .collect();
+        let of = |id, seqs: &[u64]| {
+            let answers = seqs.iter().map(|seq| (Seq(*seq), Bytes::from(format!("answer {seq}"))));
+            let stored = StoredAnswers { settled: Seq(2), answers: answers.collect() };
+            (key::answer(SessionId(id), 0), stored)
+        };
+        assert_eq!(stored, [of(1, &[7, 5]), of(2, &[3])]);
+        assert!(changes.are_none() && changes.bytes() == 0);
+        assert_eq!(one.slot_for(Seq(8)).0, 1, "slots are not shared");
     }
 
     #[test]

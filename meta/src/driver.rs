@@ -24,10 +24,9 @@ use crate::{
     observe::Verdict,
     ops,
     quota::count::part,
-    record::key,
     serve::connection::{Connection, Peer},
     server::{Counters, Durability, Shared},
-    session::{self, Seen, Session, Standing},
+    session::{Seen, Session, Standing},
     transact::{early_mkdirs, participant},
     txn::{Caller, CommitGroup, Promise, Remote, Txn, Unwritten},
     unheard,
@@ -231,10 +230,7 @@ fn in_session(
             Ok((done, dirs)) => {
                 let caller =
                     Caller { cred: &header.cred, session: Some(session), ..Caller::SERVER };
-                let mut txn = Txn::new(shared, group, caller, now).tells_of(dirs);
-                for seq in session.stores_long(header.seq, header.unanswered) {
-                    txn.delete(key::answer(session.id, session::answer_slot(seq)));
-                }
+                let txn = Txn::new(shared, group, caller, now).tells_of(dirs);
                 answer_change(txn, incoming, reply, session, Reply::Applied(done));
                 Outcome::Answered(Verdict::Done)
             }
@@ -355,7 +351,6 @@ pub(crate) fn answer_change(
         }
         _ => connection.reply_encoded(reply, &stored),
     }
-    keep_answer(&mut txn, header, session, &stored);
     txn.commit_with_answer(session, header.seq, stored);
 }
 
@@ -641,19 +636,6 @@ fn greet(shared: &Shared, connection: &Connection, hello: &PeerHello) -> Result<
         Met::Later => Err(Fault::Retry(Retry::Busy)),
         Met::Outdated(reason) => Err(Fault::Refused(reason)),
         Met::Ends(problem) => Err(Fault::Halt(problem)),
-    }
-}
-
-/// Stores the answer in the batch of its effect.
-pub(crate) fn keep_answer(
-    txn: &mut Txn<'_>,
-    header: &RequestHeader,
-    session: &Session,
-    answer: &[u8],
-) {
-    let slot = session::answer_slot(header.seq);
-    if !txn.shared.bugs.has(Bug::AnswerNotStored) {
-        txn.put_answer(key::answer(session.id, slot), header.seq, answer);
     }
 }
 

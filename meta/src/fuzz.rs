@@ -17,7 +17,7 @@ use crate::{
     FormatOptions, Server, ServerOptions, format,
     record::{
         ChunkRecord, Config, Content, EntryRecord, Reclaim, Record, RenameList, SessionRecord,
-        Slot, Tail, chunk::is_sound, inode::XattrSet, key, system::Reserved, system::StoredAnswer,
+        Slot, Tail, chunk::is_sound, inode::XattrSet, key, system::Reserved, system::StoredAnswers,
     },
 };
 
@@ -37,12 +37,13 @@ pub fn record(bytes: &[u8]) {
     reads_back::<Reclaim>(bytes);
     reads_back::<Tail>(bytes);
     reads_back::<Reserved>(bytes);
-    reads_back::<StoredAnswer>(bytes);
+    reads_back::<StoredAnswers>(bytes);
     if let Some(chunk) = reads_back::<ChunkRecord>(bytes) {
         use_chunk(chunk);
     }
     let _ = (key::parse_name(bytes), key::parse_dir(bytes), key::parse_chunk(bytes));
     let _ = (key::parse_ino(bytes), key::parse_garbage(bytes), key::parse_session(bytes));
+    let _ = key::parse_answer(bytes);
 }
 
 fn reads_back<R: Record + PartialEq + Debug>(bytes: &[u8]) -> Option<R> {

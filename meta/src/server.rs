@@ -10,7 +10,6 @@ mod standing;
 mod status;
 
 use std::{
-    collections::BTreeMap,
     ops::ControlFlow,
     sync::{
         Arc,
@@ -18,7 +17,7 @@ use std::{
     },
 };
 
-use base::{Clock, ClusterMap, Random, Seq, SessionId, ShardId};
+use base::{Clock, ClusterMap, Random, SessionId, ShardId};
 use bytes::Bytes;
 use store::{Batch, Blocks, Engine};
 use wire::FsInfo;
@@ -50,7 +49,7 @@ use crate::{
     problem::Then,
     quota::Quotas,
     reclaim::backlog::Backlog,
-    record::{Config, Record as _, key, system::StoredAnswer},
+    record::{Config, Record as _, key, system::StoredAnswers},
     record_cache::RecordCache,
     refusals::Refusals,
     remote_hints::RemoteHints,
@@ -304,20 +303,22 @@ impl Shared {
         }
     }
 
-    /// The answers that a session was given before this server started.
+    /// The answers that a session was given before this server started, by the slots of their
+    /// records.
     pub(crate) fn stored_answers(
         &self,
         session: SessionId,
-    ) -> Result<Vec<(Seq, Bytes)>, store::Error> {
-        let mut found = BTreeMap::new();
+    ) -> Result<Vec<(u16, StoredAnswers)>, store::Error> {
+        let mut found = Vec::new();
         let prefix = key::answers(session);
-        self.engine.scan(&prefix, &key::end_of(&prefix), &mut |_, value| {
-            // A damaged answer is as good as none: the client asked long ago, or asks again.
-            if let Ok(stored) = StoredAnswer::from_record(&Bytes::copy_from_slice(value)) {
-                found.insert(stored.seq, stored.answer);
+        self.engine.scan(&prefix, &key::end_of(&prefix), &mut |key, value| {
+            // Damaged answers are as good as none: the client asked long ago, or asks again.
+            let stored = StoredAnswers::from_record(&Bytes::copy_from_slice(value));
+            if let (Some(slot), Ok(stored)) = (key::parse_answer(key), stored) {
+                found.push((slot, stored));
             }
             ControlFlow::Continue(())
         })?;
-        Ok(found.into_iter().collect())
+        Ok(found)
     }
 }

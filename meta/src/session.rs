@@ -16,12 +16,12 @@
 //! waits until no group is inside, and only then removes what the session has; so nothing of it can
 //! come after its end. No core waits for that with a group of its own, so there is no deadlock.
 
+mod answers;
 pub(crate) mod in_use;
 pub(crate) mod table;
 pub(crate) mod unheard;
 
 use std::{
-    collections::VecDeque,
     sync::{
         OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -29,16 +29,17 @@ use std::{
     time::Duration,
 };
 
-use base::{
-    Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, Time,
-    limits::REQUESTS_IN_FLIGHT_MAX,
-};
+use base::{Cred, DirId, Encode as _, FsError, HashKey, Ino, Seq, SessionId, Time};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use wire::{DirRef, Token, TokenError};
 
-use self::unheard::Unheard;
-use crate::{keys::Keys, tokens::Share, unnamed::Unnamed};
+pub(crate) use self::answers::{Seen, Spent, settled_by};
+use self::{
+    answers::{Answers, Records, Slot},
+    unheard::Unheard,
+};
+use crate::{keys::Keys, record::system::StoredAnswers, tokens::Share, unnamed::Unnamed};
 
 /// A client's session at this server.
 pub(crate) struct Session {
@@ -81,11 +82,7 @@ struct State {
     /// Whether the answers from before the restart were taken in.
     restored: bool,
     answers: Answers,
-    /// Requests with long answers that are stored since the start, oldest first; each with the
-    /// lowest number that had no answer when it was sent.
-    long: VecDeque<(Seq, u64)>,
-    /// Requests whose stored answers go with the answer to another one, which is not written yet.
-    going: Vec<(Seq, Seq)>,
+    records: Records,
     /// Opens from before the restart whose answers the client may not have.
     unheard: Vec<Unheard>,
 }
@@ -117,11 +114,6 @@ pub(crate) enum Unfit {
     Forbidden(FsError),
 }
 
-/// A session has used up the numbers that it may.
-#[derive(Debug, thiserror::Error)]
-#[error("more requests in flight than a session may have")]
-pub(crate) struct Spent;
-
 /// A session's standing as one request finds it: what it may do without further proof.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Standing {
@@ -152,33 +144,6 @@ impl Standing {
     }
 }
 
-/// Answers to mutating requests that the client may still ask for.
-#[derive(Default)]
-struct Answers {
-    /// Number of the first slot: the lowest that the client has no answer to.
-    first: u64,
-    slots: VecDeque<Slot>,
-}
-
-#[derive(Clone, Default)]
-enum Slot {
-    #[default]
-    Unseen,
-    Executing,
-    Answered(Bytes),
-}
-
-/// State of a mutating request before it is executed.
-pub(crate) enum Seen {
-    /// The request is new: execute it.
-    New,
-    /// The request was executed, with this answer.
-    Answered(Bytes),
-    /// The request is being executed, or its client has had the answer: it is an echo of an older
-    /// connection.
-    Echo,
-}
-
 impl Session {
     pub(crate) fn new(id: SessionId, secret: u64, client: String) -> Session {
         let state = State {
@@ -188,9 +153,8 @@ impl Session {
             restored: false,
             heard: tokio::time::Instant::now(),
             owes_claims: false,
-            answers: Answers { first: 1, slots: VecDeque::new() },
-            long: VecDeque::new(),
-            going: Vec::new(),
+            answers: Answers::new(),
+            records: Records::default(),
             unheard: Vec::new(),
         };
         let (key, share) = (OnceLock::new(), OnceLock::new());
@@ -435,78 +399,47 @@ impl Session {
 
     /// Notes that request `seq` is about to be executed, unless it was before.
     pub(crate) fn begin(&self, seq: Seq, unanswered: Seq) -> Result<Seen, Spent> {
-        let mut state = self.state.lock();
-        state.answers.forget_before(unanswered.0.min(seq.0));
-        // Race: another core may have the removal of what is in the slot, and not have written it.
-        if state.going.iter().any(|(old, _)| old.0 + REQUESTS_IN_FLIGHT_MAX == seq.0) {
-            return Ok(Seen::Echo);
-        }
-        state.answers.begin(seq.0)
+        let answers = &mut self.state.lock().answers;
+        answers.forget_before(unanswered.0.min(seq.0));
+        answers.begin(seq.0)
     }
 
-    /// Notes that a long answer to `seq` is about to be stored; all before `unanswered` were
-    /// answered when it was sent. Returns earlier ones that need not be stored any more: slots of
-    /// answers are used again only after thousands of requests.
-    ///
-    /// A client that comes back names the last answer that it has had, and one that is not stored
-    /// is taken for lost. So an answer stays until the client has had another one, to a request
-    /// that it sent later than it had the first.
-    pub(crate) fn stores_long(&self, seq: Seq, unanswered: Seq) -> Vec<Seq> {
-        let mut state = self.state.lock();
-        let State { answers, long, going, .. } = &mut *state;
-        let mut gone = Vec::new();
-        let had = long.iter().filter(|(seq, _)| seq.0 < answers.first);
-        let named_no_more = had.map(|(_, unanswered)| *unanswered).max().unwrap_or_default();
-        while let Some((old, _)) = long.front().copied().filter(|(old, _)| old.0 < named_no_more) {
-            long.pop_front();
-            // A newer request may have the slot.
-            if answers.end() <= old.0 + REQUESTS_IN_FLIGHT_MAX {
-                going.push((old, seq));
-                gone.push(old);
-            }
-        }
-        long.push_back((seq, unanswered.0));
-        gone
+    /// The slot for a record with answers up to `last`, which is about to be written, and the number
+    /// below which the client needs no answer any more.
+    pub(crate) fn slot_for(&self, last: Seq) -> (u16, Seq) {
+        let State { answers, records, .. } = &mut *self.state.lock();
+        let first = answers.first();
+        (records.take(last, first), Seq(first))
     }
 
     /// Keeps the answer to `seq`.
     pub(crate) fn answered(&self, seq: Seq, answer: Bytes) {
-        let mut state = self.state.lock();
-        if !state.going.is_empty() {
-            state.going.retain(|(_, with)| *with != seq);
-        }
-        if let Some(slot) = state.answers.slot(seq.0) {
-            *slot = Slot::Answered(answer);
-        }
+        self.state.lock().answers.set(seq.0, Slot::Answered(answer));
     }
 
     /// Notes that nothing happened to `seq`: it may come again.
     pub(crate) fn not_executed(&self, seq: Seq) {
-        let mut state = self.state.lock();
-        if let Some(slot) = state.answers.slot(seq.0) {
-            *slot = Slot::Unseen;
-        }
+        self.state.lock().answers.set(seq.0, Slot::Unseen);
     }
 
-    /// Takes in the answers that were stored before a restart.
+    /// Whether the answer to `seq`, which the client has had, is one of this server.
+    pub(crate) fn knows(&self, seq: Seq) -> bool {
+        self.state.lock().answers.knows(seq.0)
+    }
+
+    /// Takes in the answers that were stored before a restart, by the slots of their records.
     ///
     /// Race: two connections may come back at the same time. The second one finds this done, and
     /// must not undo what was answered since.
-    pub(crate) fn restore(&self, mut stored: Vec<(Seq, Bytes)>, unheard: Vec<Unheard>) {
-        stored.sort_unstable_by_key(|(seq, _)| *seq);
+    pub(crate) fn restore(&self, stored: Vec<(u16, StoredAnswers)>, unheard: Vec<Unheard>) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.restored, true) {
             return;
         }
         self.any_unheard.store(!unheard.is_empty(), Ordering::Release);
         state.unheard = unheard;
-        let Some((newest, _)) = stored.last() else { return };
-        state.answers.first = newest.0.saturating_sub(REQUESTS_IN_FLIGHT_MAX - 1).max(1);
-        for (seq, answer) in stored {
-            if let Some(slot) = state.answers.slot(seq.0) {
-                *slot = Slot::Answered(answer);
-            }
-        }
+        state.records = Records::of(&stored);
+        state.answers.restore(stored);
     }
 }
 
@@ -566,53 +499,6 @@ fn ticket_key(signing_key: &[u8], id: SessionId, secret: u64, token: &Token) -> 
     HashKey::new(half(0), half(1))
 }
 
-impl Answers {
-    fn forget_before(&mut self, unanswered: u64) {
-        while self.first < unanswered {
-            self.first += 1;
-            if self.slots.pop_front().is_none() {
-                self.first = unanswered;
-            }
-        }
-    }
-
-    fn slot(&mut self, seq: u64) -> Option<&mut Slot> {
-        let index = seq.checked_sub(self.first).filter(|index| *index < REQUESTS_IN_FLIGHT_MAX)?;
-        let index = usize::try_from(index).ok()?;
-        if self.slots.len() <= index {
-            self.slots.resize(index + 1, Slot::Unseen);
-        }
-        self.slots.get_mut(index)
-    }
-
-    /// The number after the highest that has begun.
-    fn end(&self) -> u64 {
-        self.first + self.slots.len() as u64
-    }
-
-    fn begin(&mut self, seq: u64) -> Result<Seen, Spent> {
-        if seq < self.first {
-            return Ok(Seen::Echo);
-        }
-        let slot = self.slot(seq).ok_or(Spent)?;
-        Ok(match slot {
-            Slot::Unseen => {
-                *slot = Slot::Executing;
-                Seen::New
-            }
-            Slot::Executing => Seen::Echo,
-            Slot::Answered(answer) => Seen::Answered(answer.clone()),
-        })
-    }
-}
-
-/// The slot in which the answer to a request is stored.
-pub(crate) fn answer_slot(seq: Seq) -> u16 {
-    u16::try_from(seq.0 % REQUESTS_IN_FLIGHT_MAX).expect("slots fit in 16 bits")
-}
-
-const _: () = assert!(REQUESTS_IN_FLIGHT_MAX <= 1 << 16, "slots fit in 16 bits");
-
 /// A 128-bit number as parts of a ticket.
 pub(crate) fn halves(value: u128) -> [u64; 2] {
     let low = u64::try_from(value & u128::from(u64::MAX)).expect("masked");
@@ -632,17 +518,6 @@ mod tests {
 
     fn begin(session: &Session, seq: u64, unanswered: u64) -> Seen {
         session.begin(Seq(seq), Seq(unanswered)).unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_number_that_is_asked_again_gets_its_answer() {
-        let session = session();
-        assert!(matches!(begin(&session, 1, 1), Seen::New));
-        assert!(matches!(begin(&session, 1, 1), Seen::Echo));
-        session.answered(Seq(1), Bytes::from_static(b"one"));
-        assert!(matches!(begin(&session, 1, 1), Seen::Answered(answer) if answer == "one"));
-        assert!(matches!(begin(&session, 2, 2), Seen::New));
-        assert!(matches!(begin(&session, 1, 1), Seen::Echo));
     }
 
     #[tokio::test(start_paused = true)]
@@ -691,52 +566,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_keeps_to_its_window() {
-        let session = session();
-        let beyond = Seq(REQUESTS_IN_FLIGHT_MAX + 1);
-        assert!(matches!(session.begin(beyond, Seq(1)), Err(Spent)));
-        assert!(matches!(begin(&session, beyond.0, 2), Seen::New));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn long_answers_go_when_the_client_has_had_them_and_their_slots_wait_for_that() {
-        let session = session();
-        let asks = |seq, unanswered| {
-            assert!(matches!(begin(&session, seq, unanswered), Seen::New));
-            session.stores_long(Seq(seq), Seq(unanswered))
-        };
-        let next = |old: u64| old + REQUESTS_IN_FLIGHT_MAX;
-        assert_eq!(asks(1, 1), []);
-        session.answered(Seq(1), Bytes::from_static(b"one"));
-        assert_eq!(asks(2, 1), [], "not heard");
-        assert_eq!(asks(3, 3), [], "a client that comes back may name either");
-        assert_eq!(asks(4, 4), [Seq(1), Seq(2)]);
-        // The slot of the first is free when the removal is written.
-        assert!(matches!(begin(&session, next(1), 4), Seen::Echo));
-        session.answered(Seq(4), Bytes::new());
-        assert!(matches!(begin(&session, next(1), 4), Seen::New));
-        // Another answer is in the slot of the third by then.
-        assert_eq!(asks(next(3), 5), []);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn answers_survive_a_restart() {
-        let session = session();
-        session.restore(
-            vec![(Seq(9), Bytes::from_static(b"nine")), (Seq(7), Bytes::new())],
-            Vec::new(),
-        );
-        assert!(matches!(begin(&session, 9, 7), Seen::Answered(answer) if answer == "nine"));
-        assert!(matches!(begin(&session, 8, 7), Seen::New));
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn answers_are_restored_once() {
         let session = session();
-        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))], Vec::new());
+        let nine = || StoredAnswers {
+            settled: Seq(1),
+            answers: vec![(Seq(9), Bytes::from_static(b"nine"))],
+        };
+        session.restore(vec![(0, nine())], Vec::new());
         assert!(matches!(begin(&session, 10, 10), Seen::New));
         session.answered(Seq(10), Bytes::from_static(b"ten"));
-        session.restore(vec![(Seq(9), Bytes::from_static(b"nine"))], Vec::new());
+        session.restore(vec![(0, nine())], Vec::new());
         assert!(matches!(begin(&session, 10, 10), Seen::Answered(answer) if answer == "ten"));
     }
 

@@ -52,7 +52,7 @@ use crate::{
     keys::ring::KeyRing,
     lock::{self, LockId},
     quota::grant::GrantState,
-    record::{Content, Key, Record, Settings, key, key::Part, system::StoredAnswer},
+    record::{Content, Key, Record, Settings, key, key::Part},
     server::Shared,
     session::{Session, Standing},
     transact::locks::{Doubt, Want},
@@ -537,12 +537,18 @@ impl<'a> Txn<'a> {
         self.follows = true;
     }
 
-    /// Like [`Txn::commit`]; the answer is remembered when the group is written.
-    pub(crate) fn commit_with_answer(self, session: &Arc<Session>, seq: Seq, answer: Vec<u8>) {
-        let kept = (session.clone(), seq, Bytes::copy_from_slice(&answer));
+    /// Like [`Txn::commit`]; the answer to the request is stored with the group, and remembered when
+    /// that is written.
+    pub(crate) fn commit_with_answer(self, session: &Arc<Session>, seq: Seq, encoded: Vec<u8>) {
+        let answer = Bytes::copy_from_slice(&encoded);
+        let is_stored = !self.shared.bugs.has(Bug::AnswerNotStored);
         let group = self.commit();
-        group.after.answers.push(kept);
-        group.give_scratch(answer);
+        if is_stored {
+            group.changes.put_answer(session.clone(), seq, answer.clone());
+            group.after.tells_of_change = true;
+        }
+        group.after.answers.push((session.clone(), seq, answer));
+        group.give_scratch(encoded);
     }
 
     /// Joins the group. A transaction that is dropped without this has no effect.
@@ -664,11 +670,6 @@ impl<'a> Txn<'a> {
     /// Stores a content record as a prepared transaction wants it.
     pub(crate) fn put_content(&mut self, key: Key, content: Content) {
         self.group.put_dir(key, content);
-    }
-
-    /// Stores an answer that is encoded already.
-    pub(crate) fn put_answer(&mut self, key: Key, seq: Seq, answer: &[u8]) {
-        self.group.put_answer(&key, |out| StoredAnswer::encode_record(seq, answer, out));
     }
 
     /// Stores names of a partition of this server that does not have them yet, and whose directory

@@ -8,12 +8,12 @@
 //! opened it anew, and the open ends.
 
 use base::{Access, Decode as _, Ino, Seq};
-use bytes::Bytes;
 use wire::{Answer, Applied, Created, HeldMade, HeldReply, HeldRequest, Reply, Request};
 
 use crate::{
+    record::system::StoredAnswers,
     server::Shared,
-    session::{Session, Standing, unheard::Unheard},
+    session::{self, Session, Standing, unheard::Unheard},
 };
 
 /// Number older than all that clients give their opens.
@@ -28,10 +28,13 @@ fn open(of: Unheard, shared: &Shared, session: &Session, standing: Standing, num
 
 /// The opens among stored answers. `proven` returns the access that a proof proves.
 pub(crate) fn among(
-    stored: &[(Seq, Bytes)],
+    stored: &[(u16, StoredAnswers)],
     proven: impl Fn(Ino, u32, u64) -> Option<Access>,
 ) -> Vec<Unheard> {
-    let opens = stored.iter().flat_map(|(seq, answer)| {
+    let settled = session::settled_by(stored);
+    let answers = stored.iter().flat_map(|(_, stored)| &stored.answers);
+    let answers = answers.filter(|(seq, _)| *seq >= settled);
+    let opens = answers.flat_map(|(seq, answer)| {
         let made = match Answer::from_bytes(answer) {
             Ok(Answer::Done(Reply::Created(Created { entry, opened, .. }))) => {
                 vec![HeldMade { attr: entry.attr, proof: opened.map(|opened| opened.proof) }]

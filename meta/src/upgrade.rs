@@ -17,7 +17,7 @@ use crate::{
     OpenError,
     cluster::member::Member,
     coordinator::roster::dealt,
-    record::{Config, Key, Record, key, system::StoredAnswer},
+    record::{Config, Key, Record, key, system::StoredAnswers},
 };
 
 codec! {
@@ -104,7 +104,8 @@ pub(crate) fn bring_up_to_date(engine: &dyn Engine) -> Result<(), OpenError> {
                     // Of the answers in one slot, one on each shard, the newest counts.
                     b'Q' => {
                         let value = Bytes::copy_from_slice(value);
-                        let seq = StoredAnswer::from_record(&value).map_or(Seq(0), |it| it.seq);
+                        let stored = StoredAnswers::from_record(&value);
+                        let seq = stored.map_or(Seq(0), |stored| stored.newest());
                         if answers.get(&to).is_none_or(|(known, _)| *known <= seq) {
                             answers.insert(to, (seq, value));
                         }
@@ -184,7 +185,7 @@ mod tests {
         let (session, ino) = (SessionId(7), base::Ino::new(ShardId(3), 9));
         let slot = [&session.0.to_be_bytes()[..], &[0, 3]].concat();
         for (shard, seq) in [(1, 9), (3, 4099 + 9), (2, 9)] {
-            let answer = StoredAnswer { seq: Seq(seq), answer: Bytes::new() };
+            let answer = StoredAnswers { settled: Seq(0), answers: vec![(Seq(seq), Bytes::new())] };
             batch.put(&old(shard, b'Q', &slot), &answer.to_record());
         }
         batch.put(&old(3, b'R', &ino.0.to_be_bytes()), b"note");
@@ -202,8 +203,8 @@ mod tests {
                 Some(Reserved::from_record(&counter).unwrap().end)
             };
             assert_eq!([0, 1, 2, 3].map(end), [None, Some(101), None, Some(103)]);
-            let answer = StoredAnswer::from_record(&get(&key::answer(session, 3)).unwrap());
-            assert_eq!(answer.unwrap().seq, Seq(4099 + 9));
+            let answer = StoredAnswers::from_record(&get(&key::answer(session, 3)).unwrap());
+            assert_eq!(answer.unwrap().newest(), Seq(4099 + 9));
             assert_eq!(get(&key::reclaim(ino)).as_deref(), Some(&b"note"[..]));
             assert!(get(&key::member()).is_some() && get(&name).is_some());
             let mut left = Vec::new();

@@ -74,10 +74,10 @@ fn a_format_that_was_interrupted_is_begun_anew() {
 fn a_newer_on_disk_version_is_refused() {
     let data = Data::formatted();
     let about = data.path().join("pando.json");
-    let other = fs::read_to_string(&about).unwrap().replace("\"version\": 20", "\"version\": 22");
+    let other = fs::read_to_string(&about).unwrap().replace("\"version\": 22", "\"version\": 24");
     fs::write(&about, other).unwrap();
     let said = fail(1, &["serve", "--data", text(&data.path()), "--listen", "127.0.0.1:0"]);
-    assert!(said.contains("on-disk version 22, this program knows 1 to 21"), "{said}");
+    assert!(said.contains("on-disk version 24, this program knows 1 to 23"), "{said}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn a_data_directory_of_version_1_is_upgraded_and_loses_nothing() {
     unpack("version-1.tar.gz", &data);
     assert_eq!(version(&data), 1);
     let running = up(&data, &mount);
-    assert_eq!(version(&data), 20);
+    assert_eq!(version(&data), 22);
     let at = |path: &str| mount.0.join(path);
     assert_eq!(fs::read(at("a/b/second")).unwrap(), b"hello\n");
     assert_eq!(fs::metadata(at("a/small")).unwrap().nlink(), 2);
@@ -69,17 +69,17 @@ fn directories_of_a_cluster_are_upgraded_to_its_newest_version() {
     assert_eq!(running.stop(), Some(0));
     let servers = [0, 1].map(|server| dir.join(format!("server-{server}")));
     for server in &servers {
-        assert_eq!(version(server), 21);
+        assert_eq!(version(server), 23);
         // The last program that knew only version 4 wrote the file so; older records are read as
         // they are.
         let about = server.join("pando.json");
         let text = fs::read_to_string(&about).unwrap();
-        fs::write(&about, text.replace("\"version\": 21", "\"version\": 4")).unwrap();
+        fs::write(&about, text.replace("\"version\": 23", "\"version\": 4")).unwrap();
         assert_eq!(version(server), 4);
     }
     let running = serves();
     for server in &servers {
-        assert_eq!(version(server), 21);
+        assert_eq!(version(server), 23);
     }
     let first = running.said.lines().find(|line| line.starts_with("server 0 at ")).unwrap();
     let address = first.split(" at ").nth(1).unwrap().split(',').next().unwrap();

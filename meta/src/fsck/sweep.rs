@@ -2,10 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, ops::ControlFlow};
 
-use base::{
-    Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, Time,
-    limits::REQUESTS_IN_FLIGHT_MAX,
-};
+use base::{Decode as _, DirId, EntryName, HashMap, HashSet, Ino, ShardId, Time};
 use bytes::Bytes;
 use store::Snapshot;
 use wire::{NamesOf, QuotaOf};
@@ -24,7 +21,7 @@ use crate::record::{
     Config, Content, Key, Lived, Reclaim, ReclaimKind, Record, SessionRecord, Settings, Slot, Tail,
     key,
     key::{Part, Zone},
-    system::{Reserved, StoredAnswer},
+    system::{Reserved, StoredAnswers},
 };
 use crate::{
     cluster::member::Member,
@@ -286,17 +283,11 @@ impl<'a> Sweep<'a> {
 
     fn answer(&self, key: &[u8], value: &[u8]) {
         let what = || format!("the stored answer {}", hex(&key[3..]));
-        let Some(stored) = self.decode::<StoredAnswer>(value, what) else { return };
-        let slot = key.last_chunk::<2>().map(|slot| u64::from(u16::from_be_bytes(*slot)));
-        if slot != Some(stored.seq.0 % REQUESTS_IN_FLIGHT_MAX) {
-            self.find(format!(
-                "{} is in the slot of another request: seq={}",
-                what(),
-                stored.seq.0
-            ));
-        }
-        if wire::Answer::from_bytes(&stored.answer).is_err() {
-            self.find(format!("{} holds no answer", what()));
+        let Some(stored) = self.decode::<StoredAnswers>(value, what) else { return };
+        for (seq, answer) in stored.answers {
+            if wire::Answer::from_bytes(&answer).is_err() {
+                self.find(format!("{} holds no answer to request {}", what(), seq.0));
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use crate::{
         QuotaRecord, QuotaState, Reclaim, ReclaimKind, Record, RenameList, Slot, Usage, Xattrs,
         key,
         key::{Part, UsagePart},
-        system::{Reserved, StoredAnswer},
+        system::{Reserved, StoredAnswers},
     },
 };
 
@@ -229,15 +229,11 @@ fn damaged_records_are_found() {
         damage.put_bytes(&key::chunk(tree.big.ino, 0), b"\x01\xff");
     });
     finds(&["stored answer"], |damage, tree| {
-        damage.put_bytes(&key::answer(tree.client.welcome.session, 1), b"\x01");
+        damage.put_bytes(&key::answer(tree.client.welcome.session, 0), b"\x01");
     });
-    finds(&["in the slot of another request"], |damage, tree| {
-        let key = key::answer(tree.client.welcome.session, 1);
-        damage.change(&key, |stored: &mut StoredAnswer| stored.seq.0 += 1);
-    });
-    finds(&["holds no answer"], |damage, tree| {
-        let key = key::answer(tree.client.welcome.session, 1);
-        damage.change(&key, |stored: &mut StoredAnswer| stored.answer = Bytes::new());
+    finds(&["holds no answer to request"], |damage, tree| {
+        let key = key::answer(tree.client.welcome.session, 0);
+        damage.change(&key, |stored: &mut StoredAnswers| stored.answers[0].1 = Bytes::new());
     });
     finds(&["note to reclaim inode"], |damage, tree| {
         damage.put_bytes(&key::reclaim(tree.orphan.ino), b"\x01\x09");

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use base::{Attr, Cred, DirId, EntryName, Ino, Seq, SessionId, Time};
+use base::{Attr, Cred, DirId, EntryName, Ino, SessionId, Time};
 use wire::{DirRef, Entry, Hello, Lookup, Reply, Resume, Retry, Token, TokenError, Welcome};
 
 use super::lookup;
@@ -15,10 +15,10 @@ use crate::{
     format::root_content,
     millis::millis,
     quota::grant::GrantState,
-    record::{Record as _, SessionRecord, key, system::StoredAnswer},
+    record::{SessionRecord, key},
     serve::connection::Connection,
     server::{Counters, Shared},
-    session::{self, Rights, Session},
+    session::{Rights, Session},
     space_guard::Level,
     tokens::Share,
     txn::{Caller, CommitGroup, Remote, Txn},
@@ -82,7 +82,7 @@ pub(crate) fn run(
     let resumed = resumed.filter(|session| session.join(rights.clone()));
     let is_new = resumed.is_none();
     let forgot = match (&resumed, &hello.resume) {
-        (Some(session), Some(past)) => !knows(shared, session.id, past.answered)?,
+        (Some(session), Some(past)) => !session.knows(past.answered),
         (Some(_) | None, _) => false,
     };
     if forgot {
@@ -309,16 +309,6 @@ fn is_still(root: &DirRef, past: &Resume, token: &Token) -> Result<()> {
     }
     let other = format!("another directory than at first is at the token's path {}", token.path);
     Err(Fault::Refused(other))
-}
-
-/// Whether the answer to `seq` is stored, or one to a later request that has taken its place.
-fn knows(shared: &Shared, session: SessionId, seq: Seq) -> Result<bool> {
-    if seq == Seq(0) {
-        return Ok(true);
-    }
-    let slot = session::answer_slot(seq);
-    let Some(stored) = shared.engine.get(&key::answer(session, slot))? else { return Ok(false) };
-    Ok(StoredAnswer::from_record(&stored)?.seq >= seq)
 }
 
 /// Opens a session that this server does not have. `was_here`: the one to resume was here just now.

@@ -27,7 +27,7 @@
 //! | kind | after it | value |
 //! |---|---|---|
 //! | `S` | session | a session |
-//! | `Q` | session, slot | a stored answer |
+//! | `Q` | session, slot | stored answers of one group |
 //! | `F` | | the file system's configuration |
 //! | `O` | | settings made since the format |
 //! | `K` | | signing keys and revoked tokens |
@@ -272,9 +272,14 @@ pub(crate) fn answers(session: SessionId) -> Key {
     joined([&OWN, b"Q", &session.0.to_be_bytes()])
 }
 
-/// The key of one stored answer.
+/// The key of one record of stored answers.
 pub(crate) fn answer(session: SessionId, slot: u16) -> Key {
     joined([&OWN, b"Q", &session.0.to_be_bytes(), &slot.to_be_bytes()])
+}
+
+/// The slot in a `Q` key.
+pub(crate) fn parse_answer(key: &[u8]) -> Option<u16> {
+    Some(u16::from_be_bytes(key.get(11..)?.try_into().ok()?))
 }
 
 /// The key of a shard's reserved inode numbers.

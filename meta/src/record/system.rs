@@ -188,21 +188,74 @@ codec! {
 
 impl Record for Reserved {}
 
-codec! {
-    /// A stored answer.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub(crate) struct StoredAnswer {
-        pub seq: base::Seq,
-        pub answer: Bytes,
+/// The answers of one group to one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredAnswers {
+    /// The client needed no answer to a request before this one when these were stored. 0 in a
+    /// record of version 1.
+    pub(crate) settled: base::Seq,
+    /// Numbers of requests, and the answers as they were sent; at least one.
+    pub(crate) answers: Vec<(base::Seq, Bytes)>,
+}
+
+/// Version of a record with one answer, without the number that is settled.
+const ONE_ANSWER: u8 = 1;
+const SEVERAL_ANSWERS: u8 = 2;
+
+impl Record for StoredAnswers {
+    fn encode_record(&self, out: &mut Vec<u8>) {
+        out.push(SEVERAL_ANSWERS);
+        self.encode(out);
+    }
+
+    fn from_record(bytes: &Bytes) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let stored = match u8::decode(&mut reader)? {
+            ONE_ANSWER => {
+                let answer = Decode::decode(&mut reader)?;
+                StoredAnswers { settled: base::Seq(0), answers: vec![answer] }
+            }
+            SEVERAL_ANSWERS => StoredAnswers::decode(&mut reader)?,
+            tag => return Err(DecodeError::Tag { what: "version of stored answers", tag }),
+        };
+        if reader.is_empty() { Ok(stored) } else { Err(DecodeError::Trailing) }
     }
 }
 
-impl Record for StoredAnswer {}
+impl Encode for StoredAnswers {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.settled.encode(out);
+        self.answers
+            .iter()
+            .for_each(|(seq, answer)| StoredAnswers::encode_answer(*seq, answer, out));
+    }
+}
 
-impl StoredAnswer {
-    /// Appends the record of an answer that is encoded already.
-    pub(crate) fn encode_record(seq: base::Seq, answer: &[u8], out: &mut Vec<u8>) {
-        out.push(super::VERSION);
+impl Decode for StoredAnswers {
+    fn decode(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let settled = base::Seq::decode(input)?;
+        let mut answers = vec![Decode::decode(input)?];
+        while !input.is_empty() {
+            answers.push(Decode::decode(input)?);
+        }
+        Ok(StoredAnswers { settled, answers })
+    }
+}
+
+impl StoredAnswers {
+    /// The highest number of a request that is answered.
+    pub(crate) fn newest(&self) -> base::Seq {
+        self.answers.iter().map(|(seq, _)| *seq).max().unwrap_or_default()
+    }
+
+    /// Appends how a record begins; answers follow.
+    pub(crate) fn begin_record(settled: base::Seq, out: &mut Vec<u8>) {
+        out.push(SEVERAL_ANSWERS);
+        settled.encode(out);
+    }
+
+    /// Appends an answer that is encoded already.
+    pub(crate) fn encode_answer(seq: base::Seq, answer: &[u8], out: &mut Vec<u8>) {
         seq.encode(out);
         answer.encode(out);
     }

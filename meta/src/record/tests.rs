@@ -17,7 +17,7 @@ use super::{
     ChunkRecord, ContentState, Contents, EntryRecord, Key, Lived, QuotaState, ReclaimKind, Record,
     RenameList, SessionRecord, Settings, Slot, Tail, TrashSetting, Usage, Xattrs,
     key::{self, Part, UsagePart},
-    system::{Reclaim, Reserved, StoredAnswer},
+    system::{Reclaim, Reserved, StoredAnswers},
 };
 use crate::coordinator::balance::Balancing;
 use crate::delegations::DelegationRecord;
@@ -166,8 +166,6 @@ fn parts() -> Vec<Case> {
 }
 
 fn records() -> Vec<Case> {
-    let answer = wire::Answer::Failed(base::FsError::NotFound);
-    let answer = base::Encode::to_vec(&answer).into();
     let reclaim = |name, kind| record(format!("Reclaim.{name}"), Reclaim { kind });
     let quota = |at: usize, name| record(format!("QuotaRecord.{name}"), values::quotas()[at]);
     let client = "host:mnt".to_owned();
@@ -254,7 +252,7 @@ fn records() -> Vec<Case> {
         record("Roster.generations", values::roster_of_generations()),
         record("Balancing", Balancing { mode: Some(wire::BalanceMode::On), drained: vec![2, 3] }),
         record("Lived", Lived { sec: 1_700_000_000 }),
-        record("StoredAnswer", StoredAnswer { seq: base::Seq(70_001), answer }),
+        record("StoredAnswers", values::answers()),
     ]
 }
 
@@ -352,11 +350,24 @@ fn a_record_or_key_with_a_damaged_byte_is_read_or_refused_without_a_panic() {
 }
 
 #[test]
-fn an_answer_that_is_bytes_makes_the_same_record() {
-    let answer = bytes::Bytes::from_static(b"answer");
+fn a_record_with_one_answer_of_before_is_read() {
+    let before = bytes::Bytes::from_static(b"\x01\xf1\xa2\x04\x02\x02\x02");
+    let answer = bytes::Bytes::from_static(&[2, 2]);
+    let stored =
+        StoredAnswers { settled: base::Seq(0), answers: vec![(base::Seq(70_001), answer)] };
+    assert_eq!(StoredAnswers::from_record(&before), Ok(stored));
+}
+
+#[test]
+fn answers_that_are_bytes_make_the_same_record() {
+    let answers = values::answers();
     let mut record = Vec::new();
-    StoredAnswer::encode_record(base::Seq(300), &answer, &mut record);
-    assert_eq!(record, StoredAnswer { seq: base::Seq(300), answer }.to_record());
+    StoredAnswers::begin_record(answers.settled, &mut record);
+    for (seq, answer) in &answers.answers {
+        StoredAnswers::encode_answer(*seq, answer, &mut record);
+    }
+    assert_eq!(record, answers.to_record());
+    assert_eq!(answers.newest(), base::Seq(70_002));
 }
 
 #[test]

@@ -214,15 +214,6 @@ impl CommitGroup {
         self.pending.push((key, Pending::Put(start..self.bytes.len())));
     }
 
-    /// Puts the stored answer of the operation, which is about to join the group.
-    pub(crate) fn put_answer(&mut self, key: &Key, encode: impl FnOnce(&mut Vec<u8>)) {
-        let start = self.bytes.len();
-        encode(&mut self.bytes);
-        self.changes.put_answer(key, &self.bytes[start..]);
-        self.bytes.truncate(start);
-        self.after.tells_of_change = true;
-    }
-
     /// Puts a content record for the operation.
     pub(crate) fn put_dir(&mut self, key: Key, content: Content) {
         self.pending.push((key, Pending::Dir(Box::new(content))));

@@ -252,8 +252,8 @@ fn the_end_of_a_session_closes_its_files_and_forgets_its_answers() {
         assert_eq!(client.ask(Request::Ping).await, Answer::Retry(Retry::NoSession));
         world.settle().await;
         assert_eq!(world.counter("inodes_reclaimed"), 1);
-        // The session, its two answers, the orphan and its note are gone.
-        assert_eq!(world.server.status().store_records, before - 5);
+        // The session, its answers in one record, the orphan and its note are gone.
+        assert_eq!(world.server.status().store_records, before - 4);
         assert!(!client.resume_or_start(world).await);
     });
 }

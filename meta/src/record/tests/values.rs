@@ -14,7 +14,8 @@ use crate::keys::ring::{KeyRing, RevokedToken, SigningKey};
 use crate::record::{
     Access, Config, Content, ContentState, Contents, EntryRecord, InTrash, InlineMax, Inode,
     Location, Placing, Policy, QuotaId, QuotaRecord, QuotaState, Slot, StoredListing, Times, Trash,
-    UNLIMITED, XattrSet, Xattrs, system::Origin,
+    UNLIMITED, XattrSet, Xattrs,
+    system::{Origin, StoredAnswers},
 };
 use crate::upgrade::OldConfig;
 
@@ -196,6 +197,12 @@ pub(super) fn root() -> Content {
         xattrs: Xattrs::NONE,
         ..content()
     }
+}
+
+pub(super) fn answers() -> StoredAnswers {
+    let answers = [(70_002, &b"later"[..]), (70_001, b"")];
+    let answers = answers.map(|(seq, answer)| (base::Seq(seq), Bytes::from_static(answer)));
+    StoredAnswers { settled: base::Seq(300), answers: answers.into() }
 }
 
 /// A directory without a bound that is listed, and two with one that a group and that everybody is
