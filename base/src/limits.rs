@@ -59,8 +59,8 @@ pub const HELD_CHANGES_MAX: usize = 256;
 pub const HELD_NAMES_MAX: u64 = 8192;
 /// The largest frame either side accepts.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
-/// Number of mutating requests that a session may have unanswered: stored answers live in that many
-/// slots.
+/// Number of mutating requests that a session may have unanswered: the server remembers the answers
+/// to that many.
 pub const REQUESTS_IN_FLIGHT_MAX: u64 = 4096;
 /// Number of locks that a session may have, including those it waits for, before `ENOLCK`.
 pub const LOCKS_A_SESSION_MAX: usize = 65_536;

@@ -1,7 +1,7 @@
 //! The numbers of a session's mutating requests: which is next, and which are still unanswered.
 //!
 //! Invariant: never more than [`REQUESTS_IN_FLIGHT_MAX`] numbers lie between the lowest unanswered
-//! one and the next, because the server keeps answers in that many slots.
+//! one and the next, because the server remembers the answers to that many.
 
 use std::collections::VecDeque;
 

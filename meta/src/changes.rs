@@ -38,6 +38,8 @@ pub(crate) struct Changes {
     answers: Vec<StoresAnswer>,
     /// Bytes of the answers.
     answers_bytes: usize,
+    /// Records of answers that are about to be written, by their slots.
+    going: Vec<(Arc<Session>, u16)>,
     /// The keys of directories in the overlay.
     dirs: Vec<Key>,
     /// The first and last key of each run in the batch.
@@ -329,9 +331,17 @@ impl Changes {
                 StoredAnswers::encode_answer(*seq, answer, &mut self.encoded);
             }
             self.batch.put(&key::answer(session.id, slot), &self.encoded);
+            self.going.push((session.clone(), slot));
         }
         self.answers.clear();
         self.answers_bytes = 0;
+    }
+}
+
+impl Changes {
+    /// Notes that the batch is written that was taken.
+    pub(crate) fn written(&mut self) {
+        self.going.drain(..).for_each(|(session, slot)| session.stored(slot));
     }
 }
 
@@ -410,6 +420,12 @@ mod tests {
         assert_eq!(stored, [of(1, &[7, 5]), of(2, &[3])]);
         assert!(changes.are_none() && changes.bytes() == 0);
         assert_eq!(one.slot_for(Seq(8)).0, 1, "slots are not shared");
+        // The client gives up 5 and 7; a slot is free when its record is written.
+        assert!(one.begin(Seq(9), Seq(9)).is_ok());
+        assert_eq!(one.slot_for(Seq(9)).0, 2);
+        changes.written();
+        assert!(one.begin(Seq(10), Seq(10)).is_ok());
+        assert_eq!(one.slot_for(Seq(10)).0, 0);
     }
 
     #[test]

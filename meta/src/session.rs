@@ -412,6 +412,11 @@ impl Session {
         (records.take(last, first), Seq(first))
     }
 
+    /// Notes that the record with this slot is written.
+    pub(crate) fn stored(&self, slot: u16) {
+        self.state.lock().records.written(slot);
+    }
+
     /// Keeps the answer to `seq`.
     pub(crate) fn answered(&self, seq: Seq, answer: Bytes) {
         self.state.lock().answers.set(seq.0, Slot::Answered(answer));

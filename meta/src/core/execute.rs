@@ -460,6 +460,7 @@ impl Inner {
             Counters::add(&self.shared.counters.groups);
             is_done = self.shared.write(batch);
         }
+        changes.written();
         let write = Write { is_done, is_halted: self.shared.is_halted() };
         if has_news {
             let facts = &mut changes.facts;

@@ -2,12 +2,14 @@
 //! the records in which they are stored.
 //!
 //! A group stores all its answers to one session in one record. Its slot is used again when the
-//! client has said that it needs none of them any more. Each record says, too, below which number
-//! the client needed no answer when it was written. So a client that comes back after a restart and
-//! names the last answer that it has had is known by it, also where the record of that answer has
-//! gone: whatever the client had by then was written before.
+//! record is written and the client has said that it needs none of the answers any more: a client
+//! may give up a number before it is answered. Each record says, too, below which number the client
+//! needed no answer. So a client that comes back after a restart and names the last answer that it
+//! has had is known by it, also where the record of that answer has gone: whatever the client had by
+//! then was written before.
 //!
-//! Always true: no two records with answers that may be asked for have the same slot.
+//! Always true: no two records with answers that may be asked for have the same slot, and no two
+//! writes to one slot are under way.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -164,11 +166,18 @@ pub(crate) fn settled_by(stored: &[(u16, StoredAnswers)]) -> Seq {
     Seq(stored.iter().map(|(_, stored)| stored.settled.0).fold(before, u64::max))
 }
 
+/// A record that is about to be written, or may be asked for.
+struct Kept {
+    slot: u16,
+    /// The highest number that it answers.
+    last: u64,
+    is_written: bool,
+}
+
 /// The slots of a session's records.
 #[derive(Default)]
 pub(super) struct Records {
-    /// Records that may be asked for, and the highest number that each answers.
-    kept: Vec<(u16, u64)>,
+    kept: Vec<Kept>,
     /// Slots that can be used again.
     free: Vec<u16>,
     /// The first slot that was never used.
@@ -180,7 +189,11 @@ pub(super) struct Records {
 impl Records {
     /// The slots of records that were stored before a restart.
     pub(super) fn of(stored: &[(u16, StoredAnswers)]) -> Records {
-        let kept = stored.iter().map(|(slot, stored)| (*slot, stored.newest().0)).collect();
+        let kept = stored.iter().map(|(slot, stored)| {
+            let last = stored.newest().0;
+            Kept { slot: *slot, last, is_written: true }
+        });
+        let kept = kept.collect();
         let taken: BTreeSet<_> = stored.iter().map(|(slot, _)| *slot).collect();
         let unused = taken.last().map_or(0, |last| u32::from(*last) + 1);
         let slots = (0..unused).filter_map(|slot| u16::try_from(slot).ok());
@@ -193,10 +206,10 @@ impl Records {
         // A client with one slow request has thousands of records and gives none back.
         if std::mem::replace(&mut self.first, first) < first {
             let free = &mut self.free;
-            self.kept.retain(|(slot, last)| {
-                let stays = *last >= first;
+            self.kept.retain(|kept| {
+                let stays = kept.last >= first || !kept.is_written;
                 if !stays {
-                    free.push(*slot);
+                    free.push(kept.slot);
                 }
                 stays
             });
@@ -206,12 +219,18 @@ impl Records {
                 self.unused += 1;
                 slot
             }
-            // Each record answers a number of the window, so there are fewer of them than slots,
-            // unless slots of before are damaged.
-            Err(_) => self.kept.first().map_or(0, |(slot, _)| *slot),
+            // Nearly each record answers a number of the window, so there are fewer than slots.
+            Err(_) => self.kept.remove(0).slot,
         });
-        self.kept.push((slot, last.0));
+        self.kept.push(Kept { slot, last: last.0, is_written: false });
         slot
+    }
+
+    /// Notes that the record with this slot is written.
+    pub(super) fn written(&mut self, slot: u16) {
+        if let Some(kept) = self.kept.iter_mut().rev().find(|kept| kept.slot == slot) {
+            kept.is_written = true;
+        }
     }
 }
 
@@ -304,22 +323,40 @@ mod tests {
         assert!(matches!(begin(answers, 4, 1), Seen::Echo), "the client has had it");
     }
 
+    fn take(records: &mut Records, last: u64, first: u64) -> u16 {
+        let slot = records.take(Seq(last), first);
+        records.written(slot);
+        slot
+    }
+
     #[test]
     fn a_slot_is_free_when_nobody_needs_its_answers() {
         let records = &mut Records::default();
-        assert_eq!([1, 2, 3].map(|seq| records.take(Seq(seq), 1)), [0, 1, 2]);
-        assert_eq!(records.take(Seq(4), 2), 0, "that of 1");
-        assert_eq!(records.take(Seq(5), 2), 3);
-        assert_eq!(records.take(Seq(6), 4), 2, "those of 2 and 3");
-        assert_eq!(records.take(Seq(7), 4), 1);
-        assert_eq!(records.take(Seq(8), 4), 4);
+        assert_eq!([1, 2, 3].map(|seq| take(records, seq, 1)), [0, 1, 2]);
+        assert_eq!(take(records, 4, 2), 0, "that of 1");
+        assert_eq!(take(records, 5, 2), 3);
+        assert_eq!(take(records, 6, 4), 2, "those of 2 and 3");
+        assert_eq!(take(records, 7, 4), 1);
+        assert_eq!(take(records, 8, 4), 4);
+    }
+
+    #[test]
+    fn a_record_that_is_not_written_keeps_its_slot() {
+        let records = &mut Records::default();
+        // Another core is about to write the answer to 7, which the client has given up.
+        let of_seven = records.take(Seq(7), 5);
+        assert_ne!(take(records, 8, 8), of_seven);
+        assert_ne!(take(records, 9, 9), of_seven);
+        records.written(of_seven);
+        let freed = [take(records, 10, 10), take(records, 11, 10), take(records, 12, 10)];
+        assert!(freed.contains(&of_seven), "{freed:?}");
     }
 
     #[test]
     fn a_client_that_goes_on_needs_as_many_records_as_it_has_under_way() {
         let records = &mut Records::default();
         for seq in 1..10_000_u64 {
-            assert!(records.take(Seq(seq), seq.saturating_sub(8).max(1)) < 9);
+            assert!(take(records, seq, seq.saturating_sub(8).max(1)) < 10);
         }
     }
 
@@ -327,10 +364,10 @@ mod tests {
     fn records_of_before_a_restart_keep_their_slots() {
         let stored = [stored(1, 1, &[7, 9]), stored(3, 1, &[8])];
         let records = &mut Records::of(&stored);
-        let slots = [11, 12, 13].map(|seq| records.take(Seq(seq), 7));
+        let slots = [11, 12, 13].map(|seq| take(records, seq, 7));
         assert_eq!(slots, [2, 0, 4], "those of records are taken");
-        assert_eq!(records.take(Seq(14), 9), 3, "that of 8 alone");
-        assert_eq!(records.take(Seq(15), 10), 1);
+        assert_eq!(take(records, 14, 9), 3, "that of 8 alone");
+        assert_eq!(take(records, 15, 10), 1);
     }
 
     #[test]
@@ -338,8 +375,10 @@ mod tests {
         let last = u16::MAX;
         let records = &mut Records::of(&[stored(last, 1, &[7])]);
         for seq in 8..8 + u64::from(last) {
-            assert_ne!(records.take(Seq(seq), 1), last);
+            assert_ne!(take(records, seq, 1), last);
         }
-        assert_eq!(records.take(Seq(1 << 20), 1), last, "7 is the oldest");
+        assert_eq!(take(records, 1 << 20, 1), last, "7 is the oldest");
+        // The slot has one owner: when 8 to 99 are free, the newest record still has its own.
+        assert_ne!(take(records, 1 << 21, 100), last);
     }
 }
