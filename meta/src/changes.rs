@@ -314,9 +314,7 @@ impl Changes {
         let room = Batch::with_capacity(self.batch.bytes());
         std::mem::replace(&mut self.batch, room)
     }
-}
 
-impl Changes {
     /// Puts a record with the answers to each session.
     fn put_answers(&mut self) {
         // Nearly always there is one session, or each has its requests in a row.
@@ -336,9 +334,7 @@ impl Changes {
         self.answers.clear();
         self.answers_bytes = 0;
     }
-}
 
-impl Changes {
     /// Notes that the batch is written that was taken.
     pub(crate) fn written(&mut self) {
         self.going.drain(..).for_each(|(session, slot)| session.stored(slot));
